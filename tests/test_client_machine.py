@@ -9,6 +9,8 @@ import pytest
 from tests.support.paths import CONFIGS
 from tests.support.without import COMMAND, EXTRAS, commands_without, without
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import fedlightning
 import lightning, torch
@@ -58,8 +60,6 @@ EXPRESSIONS = {
 """Python that needs an extra."""
 PYTHON = """
 from fedlightning import FedlightningError, data, models, plotting
-
-pytestmark = pytest.mark.slow
 for expression in {expressions!r}:
     try:
         eval(expression)

@@ -18,11 +18,11 @@ from fedlightning.compare import compare
 from tests.support.comparisons import SADDLE, SMALL, arguments, command_line, table
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 SLOW = '''
 import os, time
 from lightning.pytorch import Callback
-
-pytestmark = pytest.mark.slow
 
 class Slow(Callback):
     def on_train_batch_start(self, *args):
@@ -217,9 +217,12 @@ def test_the_second_interrupt_does_not_wait_for_the_round(slow):
 
 
 def test_the_second_interrupt_does_not_wait_for_the_round_of_a_single_run(slow, capfd):
+    ended = threading.Event()
+
     def press_twice():
         while not list(Path().glob("begun-*")):
-            time.sleep(0.05)
+            if ended.wait(0.05):
+                return
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.3)
@@ -227,9 +230,12 @@ def test_the_second_interrupt_does_not_wait_for_the_round_of_a_single_run(slow, 
     fingers = threading.Thread(target=press_twice)
     fingers.start()
     began = time.monotonic()
-    with pytest.raises(SystemExit) as exit_:
-        main([*command_line(1, "out")[3:-1], "trainer.callbacks=slow_rounds.Long"])
-    fingers.join()
+    try:
+        with pytest.raises(SystemExit) as exit_:
+            main([*command_line(1, "out")[3:-1], "trainer.callbacks=slow_rounds.Long"])
+    finally:
+        ended.set()
+        fingers.join()
     assert exit_.value.code == 130
     assert time.monotonic() - began < 60  # of a round of 100
     assert capfd.readouterr().err.splitlines()[-1] == LAST_LINE

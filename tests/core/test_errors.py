@@ -56,7 +56,7 @@ PLAIN = {
     "core/lazy.py: AttributeError",  # what Python expects of a module without a name
     "data/evaluation.py: IndexError",  # and of a sequence that has ended
     "oracle/auto.py: NotImplementedError",
-    "oracle/base.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
+    "oracle/differentiation.py: RuntimeError",  # raised while an objective runs, and wrapped with the client's number
     "oracle/compiled.py: RuntimeError",
     "oracle/checks/double.py: MemoryError",
 }
