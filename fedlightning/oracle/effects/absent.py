@@ -44,7 +44,12 @@ class Absent(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Refuse a function of PyTorch, before it looks at shapes, unless it tells what an absent tensor would be."""
+        """Refuse a function of PyTorch, before it looks at shapes, unless it tells what an absent tensor would be.
+
+        A copy of a module that holds an absent tensor holds it, too.
+        """
+        if func is Tensor.__deepcopy__:
+            return args[0]
         if func not in _HARMLESS:
             raise _error_of(args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():

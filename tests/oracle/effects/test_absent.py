@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from copy import deepcopy
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ def test_it_tells_what_the_tensor_would_be():
     assert (absent.shape, absent.dtype, absent.device.type, absent.ndim) == ((2, 3), torch.float64, "cpu", 2)
     assert (len(absent), absent.size(1), absent.numel(), absent.dim()) == (2, 3, 6, 2)
     assert isinstance(absent, torch.Tensor)
+    assert deepcopy({"copied": absent})["copied"] is absent
 
 
 @pytest.mark.parametrize(
