@@ -115,7 +115,7 @@ class Outcome:
     Attributes:
         name: Of the case.
         status: ``ran``, ``skipped`` (no objective), ``absent`` (no such sample), ``fails`` (in plain PyTorch as well),
-            ``refused`` (one by one as well, in words of ours) or ``died`` (the process).
+            ``refused`` (one by one, in words of ours; every way must) or ``died`` (the process).
         reason: Why it was not run.
         random: Whether it draws random numbers.
         ways: Results by name of the way.
@@ -292,6 +292,7 @@ def examine(case: Case, ways: Iterable[str] = (), rounds: int = ROUNDS) -> Outco
             outcome.status, outcome.reason = "fails", plainly
         elif isinstance(error, ObjectiveError):
             outcome.status, outcome.reason = "refused", said(error)
+            outcome.ways = {name: _alike(setting, WAYS[name][0](), rounds) for name in ways or WAYS}
         elif isinstance(error, RoundRejectedError):
             outcome.status, outcome.reason = "skipped", "leaves its domain within 40 steps"
         else:
@@ -322,6 +323,15 @@ def _judged(name: str, asked: str, setting: Setting, expected: Fit, oracle: Clie
     if apart > TOLERANCE and not (setting.outside and got.ran == "one by one" and got.line):
         return Way("DIFFERENT", got.ran, got.line, apart)
     return Way("fell back" if slower else "equal", got.ran, got.line, apart)
+
+
+def _alike(setting: Setting, oracle: ClientBatching, rounds: int) -> Way:
+    """Whether a way fails where evaluation one by one does, as for a sample that has no value of the objective."""
+    try:
+        got = fit(setting, oracle, rounds)
+    except Exception as error:
+        return Way("refused" if isinstance(error, ObjectiveError) else "crashed", line=said(error))
+    return Way("DIFFERENT", got.ran, "runs where evaluation one by one fails", float("inf"))
 
 
 def plain_error(setting: Setting) -> str | None:
@@ -473,7 +483,7 @@ def table(outcomes: list[Outcome]) -> str:
         for result in ("refused", "crashed", "DIFFERENT"):
             row(f"{name}: {result}", lambda o, n=name, r=result: _is(o, n, (r,)))
     row("one by one: crashed", lambda o: _is(o, ALONE, ("crashed",)))
-    row("refused one by one as well", lambda o: o.status == "refused")
+    row("refused one by one, and in every way", lambda o: o.status == "refused" and not o.wrong)
     row("the process died", lambda o: o.status == "died")
     row("skipped: no objective", lambda o: o.status == "skipped")
     row("fails in plain PyTorch", lambda o: o.status == "fails")
@@ -484,7 +494,8 @@ def table(outcomes: list[Outcome]) -> str:
         ("Fell back", ("fell back",)),
     ):
         lines += ["", f"## {title}", ""]
-        found = [(o, name, way) for o in ran for name, way in o.ways.items() if way.result in results]
+        among = ran if title in ("Refused", "Fell back") else outcomes
+        found = [(o, name, way) for o in among for name, way in o.ways.items() if way.result in results]
         lines += _listed(found) if found else ["None."]
     lines += ["", "## Not run", ""]
     reasons: dict[str, list[str]] = {}

@@ -997,6 +997,17 @@ add("cross_entropy(reduction='none')", mlp, direct(reduction="none"))
 add("cross_entropy(ignore_index=0)", mlp, direct(ignore_index=0))
 add("cross_entropy(label_smoothing=0.1)", mlp, direct(label_smoothing=0.1))
 add("cross_entropy(input=, target=)", mlp, lambda n, b: F.cross_entropy(input=n(b[0]), target=b[1]))
+add(
+    "one_hot, one class beyond",
+    mlp,
+    lambda n, b: -(n(b[0]).log_softmax(1) * F.one_hot(torch.where(b[0][:, 0] > 2.2, 3, b[1]), 3)).sum(),
+)
+add(
+    "cholesky, one matrix indefinite",
+    mlp,
+    beside(lambda n, b: torch.linalg.cholesky(torch.eye(3).double() * (3.42 + b[0].min())).diagonal() * n(b[0])),
+)
+add("an assertion that one sample fails", mlp, lambda n, b: (torch._assert_async((b[0] > -3.42).all()), ce(n, b))[1])
 add("cross_entropy of probabilities", mlp, lambda n, b: F.cross_entropy(n(b[0]), F.one_hot(b[1], 3).double()))
 add("cross_entropy of one sample", mlp, lambda n, b: F.cross_entropy(n(b[0][0]), b[1][0]))
 add(
