@@ -19,7 +19,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, figure, TensorBoard; one to two minutes
 	$(BIN)/fedlightning compare --config configs/demo.yaml
 
-test: $(VENV)/ready ## the test suite, on all cores; under ten minutes on two
+test: $(VENV)/ready ## the test suite but for slow tests, on all cores; under ten minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website -m 'not slow'
 
 slow: $(VENV)/ready ## tests that train long or start programs: pages, experiments, several processes; five minutes

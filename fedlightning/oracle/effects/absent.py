@@ -36,9 +36,21 @@ class Absent(Tensor):
     @classmethod
     def of(cls, tensor: Tensor, refuse: Callable[[], Exception]) -> Absent:
         """Return what stands for a tensor."""
-        absent: Absent = Tensor._make_wrapper_subclass(cls, tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        absent: Absent = Tensor._make_wrapper_subclass(
+            cls,
+            tensor.shape,
+            strides=tensor.stride() if tensor.layout == torch.strided else None,
+            dtype=tensor.dtype,
+            device=tensor.device,
+            requires_grad=tensor.requires_grad,
+        )
+        absent._is_param = isinstance(tensor, nn.Parameter)  # which isinstance asks
         absent.refuse = refuse
         return absent
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Show what the tensor would be."""
+        return f"Absent(shape={tuple(self.shape)}, dtype={self.dtype})"
 
     @classmethod
     def __torch_function__(
@@ -76,8 +88,20 @@ def _absent(values: Iterable[Any]) -> Iterator[Absent]:
             yield from _absent(value.values() if isinstance(value, dict) else value)
 
 
-_GETTERS = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.layout, Tensor.ndim, Tensor.requires_grad)
-_HARMLESS = {Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, *(each.__get__ for each in _GETTERS)}  # type: ignore
+_ATTRIBUTES = (
+    *("shape", "dtype", "device", "layout", "ndim", "itemsize", "nbytes", "requires_grad", "is_leaf", "grad"),
+    *("grad_fn", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_quantized", "is_sparse", "is_xpu"),
+)
+_METHODS = (
+    *("size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_contiguous", "element_size"),
+    *("get_device", "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference"),
+)
+_HARMLESS = {
+    *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
+    *(getattr(Tensor, name) for name in _METHODS),
+    *(torch.numel, torch.is_floating_point, torch.is_complex),
+}
+"""Functions that tell what a tensor is, and none of its numbers."""
 
 
 class Absence:
@@ -114,17 +138,24 @@ class Absence:
         """Put what refuses to be read in the places until the context ends; what is written there meanwhile stays."""
         before = [(held, leaf, held.get(leaf, _MISSING), absent) for held, leaf, absent in self._places]
         try:
-            for held, leaf, _, absent in before:
-                held[leaf] = absent
-            yield
-        finally:
-            for held, leaf, value, absent in before:
-                if held.get(leaf) is not absent:
-                    continue
-                if value is _MISSING:
-                    del held[leaf]
-                else:
-                    held[leaf] = value
+            try:
+                for held, leaf, _, absent in before:
+                    held[leaf] = absent
+                yield
+            finally:
+                _put_back(before)
+        except BaseException:  # an interrupt may have come while they were put back
+            _put_back(before)
+            raise
+
+
+def _put_back(before: list[tuple[dict[str, Any], str, Any, Absent]]) -> None:
+    for held, leaf, value, absent in before:
+        if held.get(leaf) is absent:
+            if value is _MISSING:
+                del held[leaf]
+            else:
+                held[leaf] = value
 
 
 def attributes(task: nn.Module) -> dict[str, Any]:

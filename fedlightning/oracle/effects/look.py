@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.seeding import seed_device
 from fedlightning.core.tree import flatten, map_tensors
-from fedlightning.oracle.effects.absent import attributes
+from fedlightning.oracle.effects.absent import Absence, attributes
 from fedlightning.oracle.effects.fingerprint import changed, fingerprint
 from fedlightning.oracle.effects.graph import has_own_functions, is_checkpointed
 from fedlightning.oracle.effects.side_effects import Memory, hooked_module, undone, versions
 from fedlightning.oracle.effects.watch import ParameterWatch
-from fedlightning.oracle.errors import ObjectiveError, begins_to_write, reads_late
+from fedlightning.oracle.errors import ObjectiveError, begins_to_write, reads_late, reads_what_was_left
 from fedlightning.oracle.layers.lone_layers import LoneLayers
 from fedlightning.oracle.objective import Named, Objective
 from fedlightning.oracle.python_generators import python_generators_restored, python_state
@@ -97,9 +97,11 @@ class Look:
             _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), watch)
             attribute = changed(between, fingerprint(task))
             again = attributes(task)
-            left = {name for name, value in held.items() if isinstance(value, Tensor) and again[name] is not value}
+            left = {name for name, value in held.items() if isinstance(value, Tensor) and again.get(name) is not value}
             _require_constant(objective, registered, made, dict(task.named_buffers()))
             late = _after_another_point(objective, z, personal, buffers, data, watch)
+        with undone(task), watch.restored(), python_generators_restored():
+            left &= _written_first(objective, z, personal, buffers, data, watch, left)
         with undone(task), watch.restored(), python_generators_restored():
             memory = Memory(task)
             fresh = _after_another_point(objective, z, personal, buffers, data, watch)
@@ -122,7 +124,7 @@ class Look:
             hooks.registered,
             _why_alone(objective.name, task, attribute, draws_in_python, watch.are_hidden),
             rewritten,
-            rewritten & left,
+            rewritten & frozenset(left),
         )
 
 
@@ -252,6 +254,36 @@ def _after_another_point(
     except ObjectiveError:
         return None
     return fingerprint(objective.task)
+
+
+def _written_first(
+    objective: Objective,
+    z: Tensor,
+    personal: Tensor,
+    buffers: Named,
+    data: Any,
+    watch: ParameterWatch,
+    names: Collection[str],
+) -> set[str]:
+    """Return those attributes that an evaluation writes before it reads them."""
+    read: list[str] = []
+
+    def refuse(name: str) -> Exception:
+        read.append(name)
+        return reads_what_was_left(objective.name, name)
+
+    while True:
+        first, known = set(names).difference(read), len(read)
+        if not first:
+            return first
+        try:
+            with Absence.of_attributes(objective.task, first, refuse)():
+                _evaluated(objective, z, personal, buffers, map_tensors(torch.clone, data), watch)
+        except ObjectiveError:
+            if len(read) == known:  # it fails for another reason
+                return set()
+        if len(read) == known:
+            return first
 
 
 def _written(before: Tensor, after: Tensor) -> bool:

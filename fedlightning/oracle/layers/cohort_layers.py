@@ -26,7 +26,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+)
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -176,11 +182,12 @@ def _embedding(
 
 
 def _one_hot(input: Tensor, num_classes: int = -1) -> None:
-    """Raise an error where a class has no place in the code, which below vmap nobody sees; the rest goes its usual way.
+    """Raise an error where a class has no place in the code; then it goes its usual way.
 
-    Replays look as well, at whatever numbers there are.
+    Below vmap PyTorch makes a row of zeros of such a class, as it does below one of the objective's own, which is left
+    alone. Replays look as well, at whatever numbers there are.
     """
-    if num_classes > 0:
+    if num_classes > 0 and sum(each.key() == TransformType.Vmap for each in get_interpreter_stack()) == 1:
         classes = input
         while is_functorch_wrapped_tensor(classes):
             classes = get_unwrapped(classes)

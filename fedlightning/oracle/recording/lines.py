@@ -43,7 +43,7 @@ class Line(NamedTuple):
         of_one: Whether the operation returns one tensor and no sequence.
         call: The Python expression.
         reads: Names of the tensors in the expression.
-        acts: Whether the operation must run even if nobody reads its results, because it writes or draws.
+        acts: Whether the operation must run even if nobody reads its results: it writes, draws or checks.
         is_view: Whether its results are places in what it reads, whatever numbers lie there.
         size: How many numbers its results have.
         may_write: Whether it may write into what it reads although it does not act.

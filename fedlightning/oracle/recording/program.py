@@ -96,7 +96,7 @@ class Program:
             kwargs: Its named arguments.
             name_of: Gives the names of tensors among the arguments.
             output: Result of the operation: a tensor, a sequence that may contain tensors, or None.
-            acts: Whether the operation writes into an argument or draws random numbers.
+            acts: Whether the operation must run even if nobody reads its results.
             is_view: Whether the results are views of arguments, whatever numbers these hold.
             may_write: Whether the operation may write into an argument although it does not act.
 

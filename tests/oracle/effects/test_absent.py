@@ -1,4 +1,4 @@
-"""What is absent says what it would be, and nothing reads it."""
+"""Absent tensors report shape, dtype and whatever else holds no numbers; reading their numbers raises."""
 
 from __future__ import annotations
 
@@ -31,8 +31,20 @@ def test_it_tells_what_the_tensor_would_be():
     absent = Absent.of(X.double(), refuse)
     assert (absent.shape, absent.dtype, absent.device.type, absent.ndim) == ((2, 3), torch.float64, "cpu", 2)
     assert (len(absent), absent.size(1), absent.numel(), absent.dim()) == (2, 3, 6, 2)
+    assert (absent.stride(), absent.is_contiguous(), absent.is_cuda, absent.is_leaf) == ((3, 1), True, False, True)
+    assert (absent.grad, absent.is_floating_point(), torch.is_complex(absent)) == (None, True, False)
+    assert repr(absent) == "Absent(shape=(2, 3), dtype=torch.float64)"
     assert isinstance(absent, torch.Tensor)
+    assert not isinstance(absent, nn.Parameter)
     assert deepcopy({"copied": absent})["copied"] is absent
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_parameter_is_one(requires_grad):
+    absent = Absent.of(nn.Parameter(X.T, requires_grad=requires_grad), refuse)
+    assert isinstance(absent, nn.Parameter)
+    assert absent.requires_grad is requires_grad
+    assert absent.stride() == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +111,27 @@ def test_an_error_puts_everything_back():
     with pytest.raises(KeyError), Absence.of_trained(task, ["count"], refuse)():
         raise KeyError
     assert all(tensor is before[name] for name, tensor in named(task).items())
+
+
+class Interrupted(dict):
+    """Raises an interrupt the first time that a value is put back."""
+
+    times = 0
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        self.times += 1
+        if self.times == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_tensors_are_put_back_loses_none():
+    held = Interrupted(a=X, b=2 * X)
+    absence = Absence([(held, name, Absent.of(X, refuse)) for name in ("a", "b")])
+    with pytest.raises(KeyboardInterrupt), absence():
+        pass
+    assert torch.equal(held["a"], X)
+    assert torch.equal(held["b"], 2 * X)
 
 
 def test_attributes_are_taken_away_until_they_are_written():

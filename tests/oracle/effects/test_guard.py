@@ -197,13 +197,38 @@ class Lazy(Line):
         return self.error((batch[0] * self.weights, batch[1]))
 
 
-@pytest.mark.parametrize("kind", [Normed, Lazy])
+class LikeTheLast(Line):
+    """Makes room in the shape of what it had left."""
+
+    seen = None
+
+    def objective(self, batch):
+        self.seen = torch.zeros(4) if self.seen is None else torch.zeros_like(self.seen)
+        self.seen = self.seen + self.line(batch[0]).detach().squeeze(1)
+        return self.error(batch) + self.seen.square().mean()
+
+
+class Forgets(Line):
+    """Sums up in an attribute that it sets to zero at the end."""
+
+    def __init__(self, **federation):
+        super().__init__(**federation)
+        self.seen = torch.zeros((), dtype=torch.float64)
+
+    def objective(self, batch):
+        self.seen = self.seen + self.error(batch)
+        loss, self.seen = self.seen, torch.zeros_like(self.seen)
+        return loss
+
+
+@pytest.mark.parametrize("kind", [Normed, Lazy, LikeTheLast, Forgets])
 def test_what_every_call_or_the_first_alone_writes_stays_batched(kind):
     task = kind(oracle=Vectorized(chunk_size=3))
     trainer(max_steps=3, precision="64-true").fit(
         task, FederatedDataModule.from_datasets(clients(), batch_size=4, local_steps=5, seed=1)
     )
     assert isinstance(task.run.simulation.runner.oracle_selection.oracle, Vectorized)
+    torch.testing.assert_close(points(kind, Vectorized(chunk_size=3)), points(kind, Sequential()), rtol=1e-9, atol=1e-9)
 
 
 class TwoNames(Line):

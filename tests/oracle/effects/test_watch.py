@@ -208,6 +208,45 @@ def test_so_is_what_it_begins_to_read_in_a_later_round(hidden, oracle):
         fitted(Late(hidden, oracle, since=2), data, max_steps=4)
 
 
+def doubled(task, x):
+    hidden = task.body(x)
+    return 2 * hidden - hidden.detach()
+
+
+def doubled_by_a_hook(task, x):
+    hidden = task.body(x)
+    weight = task.body.weight
+    if hidden.requires_grad:
+        hidden.register_hook(lambda g: g * (2 if _is_trained(task.body, weight) else 1))
+    return hidden
+
+
+def _is_trained(layer, seen):
+    """What a layer says of its weight where numbers do not matter."""
+    weight = layer.weight
+    return (
+        isinstance(weight, nn.Parameter)
+        and weight.requires_grad
+        and weight.grad is None
+        and weight.is_leaf
+        and not weight.is_cuda
+        and weight.stride() == seen.stride()
+    )
+
+
+@pytest.mark.parametrize(
+    "oracle", [Sequential(), Vectorized(replay=False), Vectorized(), Vectorized(backward="vmap"), None]
+)
+def test_what_it_reads_of_a_parameter_but_its_numbers_is_the_parameters(oracle):
+    ends = []
+    for hidden in (doubled, doubled_by_a_hook):
+        torch.manual_seed(0)
+        task = Late(hidden, oracle)
+        fitted(task, max_steps=3)
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in task.parameters()]))
+    torch.testing.assert_close(*ends)
+
+
 class LatePersonal(Late):
     personal_parameters = ("body",)
 

@@ -235,6 +235,19 @@ def test_a_class_beyond_a_one_hot_code_is_an_error(label, oracle):
         evaluate(w, v, b, (x, y))
 
 
+def test_one_hot_below_a_vmap_of_the_objective_is_pytorchs():
+    """It makes a row of zeros of a class that is not there, for one client and for many."""
+
+    def loss(net, batch):
+        code = torch.func.vmap(lambda label: F.one_hot(label, 3))(batch[1])
+        return -(net(batch[0]).log_softmax(1) * code).sum()
+
+    objective, w, v, b, (x, y) = setting(nn.Linear(6, 3), (6,), loss=loss)
+    y[2, 1] = -1
+    one, other = (oracle.evaluator(objective, 1)(w, v, b, (x, y)) for oracle in (Vectorized(), Sequential()))
+    assert_equal_evaluations(one, other)
+
+
 def test_cohort_layers_equal_plain_vmap_and_are_used(monkeypatch):
     objective, *arguments = setting(conv(), (2, 8, 8))
     ours = Vectorized().evaluator(objective, 1)(*arguments)
