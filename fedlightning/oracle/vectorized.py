@@ -313,13 +313,18 @@ def _gradient_batched(
     def scaled(shared: Named, personal: Named, buffers: Named, data: Any) -> Any:
         with objective.autocast():
             loss, scalars, new_buffers = objective(shared, personal, buffers, data)
-        going_back.enter_context(objective.going_back())
+        if going_back is not None:
+            going_back.enter_context(objective.going_back())
         return loss * scale, (loss, scalars, new_buffers)
 
     gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness=_randomness(objective))
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-    layers = nullcontext() if torch.compiler.is_compiling() else CohortLayers(fast=False)
-    with BATCHABLE_ATTENTION(), layers, ExitStack() as going_back:
+    alone = torch.compiler.is_compiling()  # it does not compile whole with contexts of ours
+    with (
+        BATCHABLE_ATTENTION(),
+        nullcontext() if alone else CohortLayers(fast=False),
+        nullcontext() if alone else ExitStack() as going_back,
+    ):
         gradients, (loss, scalars, buffers) = gradient(*views, data)
     moved = dict(zip(wanted, gradients, strict=True))
     g, g_personal = (list(moved.get(block, {}).values()) for block in (0, 1))
