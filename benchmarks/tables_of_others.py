@@ -1,4 +1,4 @@
-"""Draws docs/figures/tables.png from docs/figures/tables.csv: accuracies after 50 rounds, ours beside Flower's rerun.
+"""Draws docs/figures/tables.png from docs/figures/tables.csv: accuracies after 50 rounds, ours beside others'.
 
 The numbers are those of experiments/benchmarks/README.md.
 """
@@ -40,7 +40,7 @@ def main():
     for method, color in COLORS.items():
         panels[0].plot([], [], "o", color=color, label=method, markersize=5)
     panels[0].plot([], [], "o", color="grey", label="ours", markersize=4)
-    panels[0].plot([], [], "o", color="grey", markerfacecolor="white", label="Flower's rerun", markersize=6)
+    panels[0].plot([], [], "o", color="grey", markerfacecolor="white", label="theirs", markersize=6)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=9, frameon=False
     )
