@@ -42,7 +42,7 @@ class ChunkTooLargeError(BatchedError):
 
 
 class NotTheClientsError(ObjectiveError):
-    """The objective reads tensors that are not the client's, which no other way of evaluating it would mend."""
+    """The objective reads tensors that are not the client's; by now they would not be for a slower oracle either."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -118,7 +118,12 @@ def writes_into_frozen(name: str, parameter: str, by_embedding: bool) -> Objecti
 
 
 def reads_late(name: str, what: str) -> NotTheClientsError:
-    """Return the error of an objective that reads the task's tensors when a client's are in their places no more."""
+    """Build the error for an objective that reads the task's tensors in the backward pass.
+
+    Args:
+        name: What messages call the objective.
+        what: What it reads.
+    """
     return NotTheClientsError(
         f"{name} reads {what} in the backward pass, as activation checkpointing (torch.utils.checkpoint) and "
         "hooks on tensors do. The task holds its own values again by then, not the client's, and gradients would be "
@@ -128,7 +133,7 @@ def reads_late(name: str, what: str) -> NotTheClientsError:
 
 
 def reads_what_was_left(name: str, what: str) -> NotTheClientsError:
-    """Return the error of an objective that begins to read what the evaluation before has left in an attribute.
+    """Build the error for an objective that begins to read what the evaluation before has left in an attribute.
 
     Args:
         name: What messages call the objective.

@@ -319,11 +319,11 @@ def _gradient_batched(
 
     gradient = vmap(grad(scaled, argnums=wanted, has_aux=True), in_dims=0, randomness=_randomness(objective))
     views = (space.shared.views(w), space.personal.views(v), space.buffers.views(b))
-    alone = torch.compiler.is_compiling()  # it does not compile whole with contexts of ours
+    compiling = torch.compiler.is_compiling()  # contexts of ours would cut the graph into pieces
     with (
         BATCHABLE_ATTENTION(),
-        nullcontext() if alone else CohortLayers(fast=False),
-        nullcontext() if alone else ExitStack() as going_back,
+        nullcontext() if compiling else CohortLayers(fast=False),
+        nullcontext() if compiling else ExitStack() as going_back,
     ):
         gradients, (loss, scalars, buffers) = gradient(*views, data)
     moved = dict(zip(wanted, gradients, strict=True))

@@ -481,7 +481,8 @@ def table(outcomes: list[Outcome]) -> str:
         for speed in SPEEDS:
             row(f"{name}: equal, ran {speed}", lambda o, n=name, s=speed: _is(o, n, ("equal", "fell back"), s))
         for result in ("refused", "crashed", "DIFFERENT"):
-            row(f"{name}: {result}", lambda o, n=name, r=result: _is(o, n, (r,)))
+            counted = ("ran",) if result == "refused" else ("ran", "refused")
+            row(f"{name}: {result}", lambda o, n=name, r=result, c=counted: o.status in c and _is(o, n, (r,)))
     row("one by one: crashed", lambda o: _is(o, ALONE, ("crashed",)))
     row("refused one by one, and in every way", lambda o: o.status == "refused" and not o.wrong)
     row("the process died", lambda o: o.status == "died")

@@ -68,7 +68,8 @@ class Look:
 
         An attribute that the second evaluation changes again is state that adds up from call to call. An attribute that
         depends on what was evaluated before the other point is kept from call to call. A mode that is set, or a value
-        that every evaluation writes anew, is neither.
+        that every evaluation writes anew, is neither. Of tensors that are written anew, further evaluations show which
+        ones are written before they are read.
 
         Args:
             objective: An objective whose space has all buffers of the task.

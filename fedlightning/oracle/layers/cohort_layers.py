@@ -187,7 +187,8 @@ def _one_hot(input: Tensor, num_classes: int = -1) -> None:
     Below vmap PyTorch makes a row of zeros of such a class, as it does below one of the objective's own, which is left
     alone. Replays look as well, at whatever numbers there are.
     """
-    if num_classes > 0 and sum(each.key() == TransformType.Vmap for each in get_interpreter_stack()) == 1:
+    active = get_interpreter_stack() or ()  # None outside
+    if num_classes > 0 and sum(each.key() == TransformType.Vmap for each in active) == 1:
         classes = input
         while is_functorch_wrapped_tensor(classes):
             classes = get_unwrapped(classes)

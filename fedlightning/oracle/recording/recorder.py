@@ -302,8 +302,8 @@ class _Traits(NamedTuple):
         as_recorded: What computes the same below ``no_grad``, under which programs run.
         may_draw: Whether it may draw random numbers.
         writes: Whether it writes into an argument.
-        acts: Whether it must run even if nobody reads its results: it writes, it raises an error for some numbers (a
-            check, which has no results), or it is not PyTorch's, so that nobody knows.
+        acts: Whether it must run even if nobody reads its results: because it writes, because it is a check, which has
+            none, or because it is a user's or another library's, of which nobody knows.
         may_write: Whether it may write into an argument without saying so, as batch normalisation does.
         makes_views: Whether its results are views of an argument, whatever that is; some operations copy at times.
         reads_values: Whether what runs next may depend on the numbers in a tensor: on one read in Python, or on a
@@ -333,7 +333,9 @@ def _traits(func: Any) -> _Traits:
         as_recorded=_AS_RECORDED.get(func, func),
         may_draw=torch.Tag.nondeterministic_seeded in tags,
         writes=func._schema.is_mutable,
-        acts=func._schema.is_mutable or not func._schema.returns or func.namespace not in ("aten", "prims"),
+        acts=func._schema.is_mutable
+        or not func._schema.returns
+        or (runs_python(func) and func.namespace != "prims"),  # which are PyTorch's, and only compute
         may_write=any(argument.name == "running_mean" for argument in func._schema.arguments),
         makes_views=func.is_view and not func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd),
         reads_values=func not in _INDEXING

@@ -264,6 +264,7 @@ def test_cohort_layers_step_aside_outside_vmap():
     x = torch.randn(2, 3)
     with CohortLayers():
         torch.testing.assert_close(F.linear(x, torch.eye(3), torch.zeros(3)), x)
+        assert F.one_hot(torch.tensor([2]), 3).tolist() == [[0, 0, 1]]
 
 
 def test_cross_entropy_rule_keeps_ignored_labels():
