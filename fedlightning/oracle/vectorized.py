@@ -93,7 +93,8 @@ class Vectorized(ClientBatching):
             algorithms with plain local steps, five steps at a time with their samples; the first five are compared
             with the same steps uncompiled. Worth it for small models without convolutions. Not for objectives that draw
             random numbers (dropout, noise): a compiled gradient cannot draw each client's own, so they fall back to the
-            next slower oracle, with a line.
+            next slower oracle, with a line. A backward pass that begins after the first round to read the task's
+            parameters is not seen.
         backward: ``autograd`` batches the forward pass alone and differentiates it as usual, ``vmap`` batches the
             gradient, which takes recurrent layers and attention apart; ``each`` records the gradient of one client
             and replays it for all, with as many clients side by side as there are threads, one on a GPU, which suits
