@@ -22,7 +22,7 @@ demo: $(VENV)/ready ## FedMM beside its baselines on embedded digits: table, fig
 test: $(VENV)/ready ## the test suite but for slow tests, on all cores; under ten minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website -m 'not slow'
 
-slow: $(VENV)/ready ## tests that train long or start programs: pages, experiments, several processes; five minutes
+slow: $(VENV)/ready ## tests that train long or start programs: pages, experiments, several processes; six minutes on two
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/website -m 'slow and not flower'
 
 .venv-flower/ready: pyproject.toml constraints-flower.txt
