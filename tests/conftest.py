@@ -90,6 +90,15 @@ def two_threads():
 
 
 @pytest.fixture(scope="session")
+def compiler():
+    """Skip a test where torch.compile cannot even compile a sine, as without a C++ compiler."""
+    try:
+        torch.compile(torch.sin)(torch.ones(2))
+    except RuntimeError as error:  # pragma: no cover
+        pytest.skip(f"torch.compile does not work on this machine: {str(error)[:80]}")
+
+
+@pytest.fixture(scope="session")
 def shared_data():
     """Folder with MNIST and photographs for tests of the real data; see CONTRIBUTING."""
     folder = os.environ.get("FEDLIGHTNING_DATA")

@@ -78,13 +78,11 @@ def test_a_schedule_in_python_is_seen_in_the_next_round():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("compiler")
 def test_compiled_equals_eager_and_is_one_graph():
     breaks = Counter(counters["graph_break"])
     objective, *arguments = setting(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,))
-    try:
-        compiled = Vectorized(compile=True).evaluator(objective, 1)(*arguments)
-    except RuntimeError as error:  # pragma: no cover
-        pytest.skip(f"torch.compile does not work on this machine: {str(error)[:80]}")
+    compiled = Vectorized(compile=True).evaluator(objective, 1)(*arguments)
     assert_equal_evaluations(compiled, Sequential().evaluator(objective, 1)(*arguments), 1e-10)
     assert Counter(counters["graph_break"]) == breaks, "what is compiled in pieces takes fifteen times as long"
 

@@ -110,21 +110,24 @@ class TensorSource(Source):
         by_step = index.transpose(0, 1).contiguous()
         together = SMALL_BYTES // max(1, by_step[:1].numel() * self._bytes)
         if together < _FEW_STEPS or self.transform is not None:
-            at_step = by_step.unbind()
-            return lambda k: partial(self._minibatch, at_step[k])
+            indices = by_step.unbind()
+            return lambda k: partial(self._minibatch, indices[k])
 
         @lru_cache(maxsize=1)
         def block(number: int) -> list[tuple[Tensor, ...]]:
             samples = self.gather(by_step[number * together : (number + 1) * together])
             return [leaf.unbind() for leaf in flatten(samples)[0]]
 
-        def minibatch(k: int, rows: Rows | None = None) -> Any:
+        def minibatch(leaves: list[Tensor], rows: Rows | None = None) -> Any:
             """Return a copy, because an objective may write into it."""
-            leaves = [leaf[k % together] for leaf in block(k // together)]
             some = leaves if rows is None else [leaf[rows.index] for leaf in leaves]
             return unflatten([leaf.clone() for leaf in some], self._structure)
 
-        return lambda k: partial(minibatch, k)
+        def at_step(k: int) -> Gather:
+            """Look the step up here, because compiled code would be compiled once more for every step that it saw."""
+            return partial(minibatch, [leaf[k % together] for leaf in block(k // together)])
+
+        return at_step
 
     def minibatches_and_all(
         self, index: Tensor, whole: Sequence[Tensor], keep: bool = False
