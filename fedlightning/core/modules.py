@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
+
+from fedlightning.core.errors import InvalidTypeError
 
 
 def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every module with its first name, parents before children, in the order of ``root.named_modules()``."""
+    """Yield every module with its first name, parents before children, in the order of ``root.named_modules()``.
+
+    Raises:
+        TypeError: At a module of TorchScript, which keeps its tensors where no client's can be put in their place.
+    """
     waiting: list[tuple[str, nn.Module]] = [("", root)]
     seen: set[int] = set()
     while waiting:
@@ -20,6 +27,12 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if id(module) in seen:
             continue
         seen.add(id(module))
+        if isinstance(module, ScriptModule):
+            raise InvalidTypeError(
+                f"'{name}' is a TorchScript module, which keeps its parameters and buffers outside Python, where those "
+                "of a client cannot take their place. Give the nn.Module that it was made from; one that is only "
+                f"evaluated and never changes may lie in a list, self.{name.rpartition('.')[2]} = [network]."
+            )
         yield name, module
         children = vars(module)["_modules"]
         for child in reversed(children) if children else ():

@@ -67,3 +67,11 @@ def test_own_tensors_are_parameters_and_buffers_without_those_inside():
     ]
     assert own_tensors(nn.ReLU()) == []
     assert all(isinstance(t, torch.Tensor) for t in own_tensors(nn.Linear(2, 2, bias=False)))
+
+
+@pytest.mark.parametrize("made", [torch.jit.script, lambda net: torch.jit.trace(net, torch.zeros(1, 2))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_modules_of_torchscript_are_refused(made):
+    task = nn.ModuleDict({"net": nn.ModuleDict({"scripted": made(nn.Sequential(nn.Linear(2, 2)))})})
+    with pytest.raises(TypeError, match=r"'net.scripted' is a TorchScript module.* self.scripted = \[network\]"):
+        list(named_parameters(task))

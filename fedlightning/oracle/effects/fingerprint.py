@@ -7,6 +7,7 @@ for each step; replayed, once for each round. An objective that remembers someth
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import random
 import sys
@@ -16,7 +17,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from io import IOBase
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from fedlightning.oracle.effects.buffers import BUFFERS, checksum, objects_in
 from fedlightning.oracle.effects.places import (
-    BYTES,
+    ENVIRONMENT,
     GENERATORS,
     PLAIN,
+    READS_ENVIRONMENT,
     REGISTERED,
     fields_of,
     functions_behind,
@@ -45,6 +48,8 @@ _MANY = 1000
 _SMALL = 10_000
 _LARGE = 1_000_000
 _LOOKS = itertools.count()
+READ_ON = -1
+"""The position in a file that is read line by line, of which nobody can tell whether it has moved."""
 
 Fingerprint = dict[str, Any]
 """What is remembered, in a form that can be compared, by where it lies."""
@@ -109,15 +114,16 @@ class _Search:
                 self._note_numbers(name, value)
         elif isinstance(value, np.generic):
             self.found[name] = value.item()
-        elif isinstance(value, BYTES):
-            size = value.nbytes if isinstance(value, np.ndarray) else len(value)
-            some = value if size <= _LARGE else value[:: 1 + len(value) // _MANY]
-            self.found[name] = bytes(some) if isinstance(some, bytearray) else some.tobytes()
+        elif isinstance(value, BUFFERS) and objects_in(value) is None:
+            self.found[name] = checksum(value, whole=True)
+        elif isinstance(value, IOBase):
+            position = position_in(value)
+            self.found[name] = next(_LOOKS) if position == READ_ON else position
         elif isinstance(value, GENERATORS):
             self.found[name] = state_of(value)
         elif isinstance(value, itertools.count):
             self.found[name] = repr(value)
-        elif isinstance(value, Iterator) and not isinstance(value, IOBase):
+        elif isinstance(value, Iterator):
             self.found[name] = next(_LOOKS)  # nobody can tell whether it has moved, so it counts as moved
         elif depth and len(self.found) < _SMALL and id(value) not in self._visited:
             self._visited[id(value)] = value  # held, so that no other object gets its id
@@ -133,13 +139,15 @@ class _Search:
 
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield the parts of a value that are the user's own, with the suffixes of their names."""
-        if isinstance(value, dict):
+        if isinstance(value, dict | MappingProxyType | ENVIRONMENT):
+            yield "", _Numbers(key if isinstance(key, PLAIN) else id(key) for key in value)  # which have an order
             yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
-        elif isinstance(value, list | tuple | set | deque):
-            yield ".length", len(value)
-            if len(value) > _MANY:
-                yield "", _Numbers(each for each in value if isinstance(each, PLAIN))
-            yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(value, _MANY)))
+        elif isinstance(value, list | tuple | set | deque | np.ndarray):
+            values = value.flat if isinstance(value, np.ndarray) else value
+            yield ".length", len(values)
+            if len(values) > _MANY:
+                yield "", _Numbers(each for each in values if isinstance(each, PLAIN))
+            yield from ((f"[{k}]", inner) for k, inner in enumerate(itertools.islice(values, _MANY)))
         elif isinstance(value, FunctionType) and is_followed(value.__module__):
             yield from _parts_of_function(value)
         elif isinstance(value, partial):
@@ -167,11 +175,23 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     names = names_in(function.__code__)
     for name in names:
         held = function.__globals__.get(name, sys.modules.get(name))  # a module may be imported by the function
+        if held is os and not READS_ENVIRONMENT.isdisjoint(names):
+            yield " os.environ", os.environ
         if isinstance(held, ModuleType) and not is_foreign(held.__name__):
             inside = ((other, vars(held).get(other)) for other in names)
             yield from ((f" {name}.{other}", each) for other, each in inside if is_users(each))
         elif is_users(held):
             yield f" {name}", held
+
+
+def position_in(file: IOBase) -> int | None:
+    """Return where an open file is read next, or :data:`READ_ON`; None for files that are only written, and pipes."""
+    try:
+        return file.tell() if file.readable() and file.seekable() else None
+    except OSError:
+        return READ_ON
+    except ValueError:  # it is closed
+        return None
 
 
 def state_of(generator: Any) -> bytes:

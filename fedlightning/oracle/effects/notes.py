@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import pickle
 import queue
 import random
-import zlib
 from collections import deque
 from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
+from io import IOBase
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,25 +23,27 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.core.errors import UsageError
-from fedlightning.oracle.effects.fingerprint import state_of
-from fedlightning.oracle.effects.places import BYTES, GENERATORS, PLAIN, fields_of, holds_fields
+from fedlightning.oracle.effects.buffers import BUFFERS, checksum, copied, objects_in, overwrite
+from fedlightning.oracle.effects.fingerprint import READ_ON, position_in, state_of
+from fedlightning.oracle.effects.places import ENVIRONMENT, GENERATORS, PLAIN, fields_of, holds_fields
 
 _DEPTH = 50
 _MOST = 100_000
-_MEGABYTE = 2**20
 _SMALL = 100_000
 _SAMPLE = 1000
 _PLAIN_TYPES = frozenset(PLAIN)
-_CONTAINERS = (dict, list, set, deque)
+_MAPPINGS = (dict, ENVIRONMENT)
+_CONTAINERS = (*_MAPPINGS, list, set, deque)
 _OF_LIBRARIES = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, queue.Queue)
 _KINDS: dict[str, tuple[type, ...]] = {
     "number": PLAIN,
     "generator": GENERATORS,
     "tensor": (Tensor,),
-    "array": BYTES,
+    "array": BUFFERS,
+    "file": (IOBase,),
     "count": (itertools.count,),
     "fixed": (np.generic,),
-    "tuple": (tuple,),
+    "tuple": (tuple, MappingProxyType),
     "container": _CONTAINERS,
     "object": (nn.Module, *_OF_LIBRARIES),
 }
@@ -71,16 +75,16 @@ _EMPTY = _Parts({}, []), _Parts(set(), []), _Parts([], [])
 class Notes:
     """Takes notes of values, each value once.
 
-    Looked into are random generators, tensors, arrays, containers, networks, optimizers, and objects of the user's with
-    what they hold. Tensors and arrays above 100,000 numbers are copied only on request; arrays above a megabyte and
-    containers above 100,000 parts are compared by samples.
+    Looked into are random generators, tensors, arrays, files, containers, networks, optimizers, and objects of the
+    user's with what they hold. Tensors and arrays above 100,000 numbers are copied only on request; arrays above a
+    megabyte that are not copied, and containers above 100,000 parts, are compared by samples.
     """
 
     def __init__(self, whole: bool = False, without: Iterable[Any] = ()) -> None:
         """Begin without notes.
 
         Args:
-            whole: Whether large tensors and arrays are copied, so that they can be put back.
+            whole: Whether large tensors and arrays, up to a gigabyte, are copied, so that they can be put back.
             without: Objects to leave out, with what they hold.
         """
         self._whole = whole
@@ -95,10 +99,10 @@ class Notes:
             return _EMPTY[0] if isinstance(value, dict) else _EMPTY[1] if isinstance(value, set) else _EMPTY[2]
         self._seen[id(value)] = value  # held, so that no other object gets its id
         if kind == "container":
-            inside = self._inside(value.values() if isinstance(value, dict) else value, depth)
+            inside = self._inside(value.values() if isinstance(value, _MAPPINGS) else value, depth)
             return _Parts(_copied(value), inside)
         if kind == "tuple":
-            inside = self._inside(value, depth)
+            inside = self._inside(value if isinstance(value, tuple) else value.values(), depth)
             return _Parts(None, inside) if inside else None
         if kind == "generator":
             return state_of(value)
@@ -108,7 +112,13 @@ class Notes:
             copies = self._whole or value.numel() <= _SMALL or value.is_inference()
             return version(value), value.detach().clone() if copies else None, _sample(value)
         if kind == "array":
-            return _checksum(value), copy(value) if self._whole or np.size(value) <= _SMALL else None
+            objects = objects_in(value)
+            if objects is not None:
+                return _Parts(objects, self._inside(objects, depth))
+            content = copied(value, most=math.inf if self._whole else _SMALL)
+            return checksum(value, whole=content is not None), content
+        if kind == "file":
+            return position_in(value)
         if kind == "count":
             return _at_same_place(value)
         fields = _fields(value)
@@ -141,14 +151,14 @@ def differs(now: Any, before: Any, note: Note) -> bool:
         if known < 0:
             return not torch.equal(before, content)
         return version(before) != known or not _as_in(sample, before)
-    if kind == "array":
-        return bool(_checksum(before) != note[0])
+    if kind == "array" and not isinstance(note, _Parts):
+        return bool(checksum(before, whole=note[1] is not None) != note[0])
+    if kind == "file":
+        return bool(note == READ_ON or position_in(before) != note)
     if kind == "count":
         return repr(before) != repr(note)
-    if note.held is not None:
-        present = now if kind == "container" else _fields(now)
-        if not _same_parts(present, note.held):
-            return True
+    if note.held is not None and not _same_parts(_present(now, kind), note.held, kind == "container"):
+        return True
     return any(differs(child, child, its_note) for child, its_note in note.inside)
 
 
@@ -160,7 +170,7 @@ def counts(now: Any, before: Any, note: Note) -> bool:
     if now is not before or not isinstance(note, _Parts):
         return False
     if note.held is not None and not isinstance(now, set):
-        present = now if _kind(now) == "container" else _fields(now)
+        present = _present(now, _kind(now))
         pairs = (
             ((present[name], held) for name, held in note.held.items() if name in present)
             if isinstance(note.held, dict)
@@ -183,7 +193,11 @@ def put_back(value: Any, note: Note) -> Any:
     if kind == "generator":
         _set_state(value, note)
         return value
-    if kind in ("tensor", "array"):
+    if kind == "file":
+        if note != READ_ON:
+            value.seek(note)
+        return value
+    if kind == "tensor" or (kind == "array" and not isinstance(note, _Parts)):
         content = note[1]
         if content is None:
             raise LostError("it is too large to be put back")
@@ -199,11 +213,8 @@ def put_back(value: Any, note: Note) -> Any:
 
 def _overwritten(value: Any, content: Any) -> Any:
     """Return the value with its former content; a copy of it where the value cannot be written into."""
-    if isinstance(value, np.ndarray):
-        np.copyto(value, content)
-        return value
-    if isinstance(value, BYTES):
-        value[:] = content
+    if isinstance(value, BUFFERS):
+        overwrite(value, content)
         return value
     try:
         value.data.copy_(content)
@@ -213,6 +224,10 @@ def _overwritten(value: Any, content: Any) -> Any:
 
 
 def _refill(value: Any, held: Any, kind: str) -> None:
+    if kind == "array":
+        for place, part in enumerate(held):
+            value.flat[place] = part
+        return
     if kind != "container":
         for name in _fields(value).keys() - held.keys():
             delattr(value, name)
@@ -220,7 +235,7 @@ def _refill(value: Any, held: Any, kind: str) -> None:
             object.__setattr__(value, name, part)
         return
     value.clear()
-    if isinstance(value, dict):
+    if isinstance(value, _MAPPINGS):
         for key, part in held.items():
             value[key] = part
     elif isinstance(value, set):
@@ -233,7 +248,16 @@ def _copied(container: Any) -> Any:
     """Return what a container holds, in a plain one."""
     if len(container) > _MOST:
         return None
-    return (dict if isinstance(container, dict) else set if isinstance(container, set) else list)(container)
+    return (dict if isinstance(container, _MAPPINGS) else set if isinstance(container, set) else list)(container)
+
+
+def _present(value: Any, kind: str) -> Any:
+    """Return what a value holds now: its parts, or its fields by name."""
+    if kind == "array":
+        return objects_in(value)
+    if isinstance(value, ENVIRONMENT):
+        return dict(value)
+    return value if kind == "container" else _fields(value)
 
 
 def _at_same_place(count: itertools.count[Any]) -> itertools.count[Any]:
@@ -261,16 +285,6 @@ def _as_in(sample: Tensor | None, tensor: Tensor) -> bool:
     return sample is None or (now is not None and torch.equal(now.nan_to_num(), sample.nan_to_num()))
 
 
-def _checksum(value: Any) -> Any:
-    """Return what tells whether an array has changed: all of it up to a megabyte, above a sample."""
-    array = np.asarray(value)
-    if array.dtype.hasobject:
-        return tuple(map(id, array.flat))
-    if array.nbytes > _MEGABYTE:
-        array = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
-    return np.shape(value), zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) if array.size else 0
-
-
 def _kind(value: Any) -> str:
     kind: Any = type(value)
     return _kind_of(kind)
@@ -290,12 +304,16 @@ def version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _same_parts(now: Any, held: Any) -> bool:
-    if len(now) != len(held):
+def _same_parts(now: Any, held: Any, ordered: bool) -> bool:
+    if len(now) != len(held) or (ordered and isinstance(now, dict) and not all(map(_is_same_key, now, held))):
         return False
     if isinstance(now, dict):
         return all(name in held and _same(value, held[name]) for name, value in now.items())
-    return now == held if isinstance(now, set) else all(map(_same, now, held))
+    return bool(now == held) if isinstance(now, set) else all(map(_same, now, held))
+
+
+def _is_same_key(now: Any, before: Any) -> bool:
+    return now is before or bool(now == before)
 
 
 def _same(now: Any, before: Any) -> bool:

@@ -7,27 +7,33 @@ functions that an objective calls, attributes of the user's classes, context var
 from __future__ import annotations
 
 import dis
+import os
 import random
 import sys
 import threading
 from argparse import Namespace
-from array import array
-from collections import UserDict, UserList, deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from io import IOBase
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedlightning.oracle.effects.buffers import BUFFERS
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-BYTES = (array, bytearray, np.ndarray)
+ENVIRONMENT = type(os.environ)
+READS_ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
+"""Names of ``os`` by which code reaches the environment."""
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what PyTorch knows of."""
 
@@ -43,9 +49,10 @@ _OF_DATA_AND_FIGURES = {
 }
 """Packages whose functions lead to thousands of places (options, tables of types, colours), none of which an objective
 changes. Their objects are looked into where the user holds them."""
-_HOLDERS = (list, tuple, dict, set, deque, partial, MethodType, ContextVar, threading.local)
-_STATE = (*PLAIN, *GENERATORS, *BYTES, *_HOLDERS, np.generic, Iterator, Tensor)
-_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, threading.local)
+_HOLDERS = (list, tuple, dict, set, deque, MappingProxyType, ENVIRONMENT, partial, MethodType, ContextVar)
+_WEAK = (WeakKeyDictionary, WeakValueDictionary, WeakSet)
+_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, *_WEAK, threading.local)
+_STATE = (*PLAIN, *GENERATORS, *BUFFERS, *_HOLDERS, *_PLAIN_OBJECTS, np.generic, Iterator, IOBase, Tensor)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _MISSING: Any = object()
 
@@ -162,6 +169,8 @@ class _Outside:
         for key in names:
             held = function.__globals__.get(key, sys.modules.get(key, _MISSING))  # the function may import a module
             if isinstance(held, ModuleType):
+                if held is os and not READS_ENVIRONMENT.isdisjoint(names):
+                    self._add("os.environ", vars(os), "environ", os.environ)
                 if not is_foreign(held.__name__):
                     for other in names:
                         if other in vars(held):
@@ -217,12 +226,12 @@ def assigned_in(code: CodeType) -> set[str]:
 
 
 def functions_behind(member: Any) -> tuple[Any, ...]:
-    """Return the state or the functions behind a member of a class; nothing for other members."""
+    """Return the state, the user's object or the functions behind a member of a class; nothing for other members."""
     if isinstance(member, staticmethod | classmethod):
         return (member.__func__,)
     if isinstance(member, property):
         return tuple(each for each in (member.fget, member.fset) if each is not None)
-    return (member,) if isinstance(member, (*_STATE, FunctionType)) else ()
+    return (member,) if isinstance(member, FunctionType) or is_users(member) else ()
 
 
 def own_classes(task: nn.Module) -> dict[type, None]:

@@ -165,6 +165,7 @@ class Task(nn.Module):
         self.share = Fraction(1, 3)
         self.names = np.array(["a", None], dtype=object)
         self.large = torch.zeros(100_000)
+        self.many = np.zeros(300_000)
 
     def objective(self, batch):
         return self.net(batch).sum()
@@ -181,6 +182,9 @@ def test_only_what_has_changed_differs():
     task.fraction.value = 1
     task.table[1, 1] = -1
     assert changed(before, fingerprint(task)) == "self.table"
+    before = fingerprint(task)
+    task.many[12_345] = 1
+    assert changed(before, fingerprint(task)) == "self.many"
 
 
 def test_libraries_are_not_searched():

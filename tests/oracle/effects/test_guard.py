@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from array import array
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, OrderedDict, defaultdict
 from functools import partial
+from io import StringIO
+from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -472,18 +478,64 @@ KINDS = {
     ),
     "a parameter elsewhere": (lambda: [Module()], lambda d: d[0].count.data.add_(1), lambda d: d[0].count[0]),
     "a buffer elsewhere": (lambda: [Module()], lambda d: d[0].total.add_(1), lambda d: d[0].total[0]),
+    "the order of a dict": (
+        lambda: OrderedDict.fromkeys(range(10_000)),
+        lambda d: d.move_to_end(next(iter(d))),
+        lambda d: next(iter(d)),
+    ),
+    "a chain of dicts": (lambda: ChainMap({"n": 0}), lambda d: d.__setitem__("n", d["n"] + 1), lambda d: d["n"]),
+    "a list behind a view": (
+        lambda: MappingProxyType({"n": [0]}),
+        lambda d: d["n"].__setitem__(0, d["n"][0] + 1),
+        lambda d: d["n"][0],
+    ),
+    "a dict of weak keys": (
+        lambda: WeakKeyDictionary({Module: 0}),
+        lambda d: d.__setitem__(Module, d[Module] + 1),
+        lambda d: d[Module],
+    ),
+    "an array of objects": (
+        lambda: np.array([{"n": 0}, None], dtype=object),
+        lambda d: d[0].__setitem__("n", d[0]["n"] + 1),
+        lambda d: d[0]["n"],
+    ),
+    "an array of numbers that are objects": (
+        lambda: np.array([0, None], dtype=object),
+        lambda d: d.__setitem__(0, d[0] + 1),
+        lambda d: d[0],
+    ),
+    "a memory map": (lambda: mmap.mmap(-1, 8), lambda d: d.__setitem__(3, d[3] + 1), lambda d: d[3]),
+    "an array of ctypes": (lambda: (ctypes.c_int * 4)(), lambda d: d.__setitem__(3, d[3] + 1), lambda d: d[3]),
+    "a file": (lambda: StringIO("0123456789" * 20), lambda d: d.read(1), StringIO.tell),
+    "an object of the class": (dict, lambda d: step_of_class(), lambda d: Counts.steps.n),
+    "the environment": (
+        dict,
+        lambda d: os.environ.__setitem__("FEDLIGHTNING_CALLS", str(int(os.environ["FEDLIGHTNING_CALLS"]) + 1)),
+        lambda d: int(os.environ["FEDLIGHTNING_CALLS"]),
+    ),
     "a global": (dict, lambda d: TOTAL.__setitem__("n", TOTAL["n"] + 1), lambda d: TOTAL["n"]),
 }
+
+
+class Steps:
+    n = 0
+
+
+def step_of_class():
+    Counts.steps.n += 1
 
 
 class Counts(Line):
     """Counts its calls, from a round on, and weighs the loss with the count."""
 
+    steps = Steps()
+
     def __init__(self, kind, since, **federation):
         super().__init__(**federation)
         make, self.step, self.read = KINDS[kind]
         self.held, self.since = make(), since
-        TOTAL["n"] = 0
+        TOTAL["n"] = Counts.steps.n = 0
+        os.environ["FEDLIGHTNING_CALLS"] = "0"
 
     def objective(self, batch):
         if self.global_step >= self.since:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
+import os
 import random
 from argparse import Namespace
 from array import array
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from copy import deepcopy
 from dataclasses import dataclass, field
+from io import StringIO
 from queue import Queue
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -35,6 +40,10 @@ class Slotted:
 
     def __init__(self):
         self.n = 0
+
+
+class Structure(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_double))
 
 
 def step(value):
@@ -64,6 +73,16 @@ CHANGES = {
     "a defaultdict": (lambda: defaultdict(float), lambda value: value["n"]),
     "a counter": (Counter, lambda value: value.update("n")),
     "an ordered dict": (lambda: OrderedDict(a=1, b=2), lambda value: value.pop("a")),
+    "the order of a dict": (lambda: {"a": 1, "b": 2}, lambda value: value.update(a=value.pop("a"))),
+    "a chain of dicts": (lambda: ChainMap({"a": 1}, {"b": 2}), lambda value: value.update(b=1)),
+    "a list behind a view": (lambda: MappingProxyType({"a": [1]}), lambda value: value["a"].append(1)),
+    "a dict of weak keys": (lambda: WeakKeyDictionary({Schedule: 0}), lambda value: value.update({Schedule: 1})),
+    "an array of objects": (lambda: np.array([{"a": 0}, None], object), lambda value: value[0].update(a=1)),
+    "another object in an array": (lambda: np.array([{}, None], object), lambda value: value.__setitem__(1, 2)),
+    "a memory map": (lambda: mmap.mmap(-1, 8), lambda value: value.__setitem__(3, 1)),
+    "a view of memory": (lambda: memoryview(bytearray(8))[::2], lambda value: value.__setitem__(3, 1)),
+    "a structure of ctypes": (Structure, lambda value: setattr(value, "y", 1.0)),
+    "a file": (lambda: StringIO("text"), lambda value: value.read(1)),
     "a list in a tuple": (lambda: ([0],), lambda value: value[0].append(1)),
     "a long list": (lambda: [0] * 20_000, lambda value: value.__setitem__(15_000, 1)),
     "the last of many": (lambda: [[0] for _ in range(200)], lambda value: value[150].append(1)),
@@ -162,6 +181,48 @@ def test_what_is_too_large_to_be_copied_is_seen_but_lost(value):
     with pytest.raises(LostError):
         put_back(value, note)
     assert put_back(value, whole).sum() == 0
+
+
+def test_one_number_of_a_large_array_is_seen_where_it_is_copied():
+    value = np.zeros(300_000)
+    sampled, whole = Notes().of(value), Notes(whole=True).of(value)
+    value[12_345] = 1
+    assert not differs(value, value, sampled)
+    assert differs(value, value, whole)
+    assert not put_back(value, whole).any()
+
+
+def test_the_environment_is_put_back(monkeypatch):
+    monkeypatch.setenv("FEDLIGHTNING_CALLS", "0")
+    note = Notes().of(os.environ)
+    os.environ["FEDLIGHTNING_CALLS"] = "1"
+    assert differs(os.environ, os.environ, note)
+    put_back(os.environ, note)
+    assert os.environ["FEDLIGHTNING_CALLS"] == "0"
+    assert not differs(os.environ, os.environ, note)
+
+
+def test_memory_and_files_that_cannot_be_written_or_read_are_no_state(tmp_path):
+    closed = StringIO("text")
+    closed.close()
+    readonly = np.zeros(3)
+    readonly.flags.writeable = False
+    with open(tmp_path / "log", "w") as log:
+        for value in (closed, log, readonly, memoryview(b"text")):
+            note = Notes().of(value)
+            if value is log:
+                log.write("a line")
+            assert not differs(value, value, note)
+
+
+def test_a_file_read_line_by_line_counts_as_moved_but_stays(tmp_path):
+    (tmp_path / "lines").write_text("1\n2\n3\n")
+    with open(tmp_path / "lines") as lines:
+        next(lines)
+        note = Notes().of(lines)
+        assert differs(lines, lines, note)
+        put_back(lines, note)
+        assert next(lines) == "2\n"
 
 
 def test_numbers_that_are_new_do_not_count():
