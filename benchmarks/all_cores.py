@@ -19,6 +19,7 @@ from statistics import median
 import torch
 
 from networks import JOBS, machine, run
+from standard_job import at_least
 
 NETWORKS = ["MLP 784-200-10", "LeNet5", "CNN, 1.66 M", "ResNet-8", "LSTM", "transformer"]
 BUSY = "import torch; torch.set_num_threads(1); x = torch.randn(500, 500)\nwhile True: x @ x"
@@ -56,11 +57,11 @@ def another_job(wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=NETWORKS)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--processes", type=at_least(1), default=2)
+    parser.add_argument("--clients", type=at_least(1), default=10)
+    parser.add_argument("--rounds", type=at_least(1), default=7)
+    parser.add_argument("--warmup", type=at_least(0), default=2)
+    parser.add_argument("--turns", type=at_least(1), default=3)
     parser.add_argument("--unequal", action="store_true", help="clients hold different numbers of samples")
     parser.add_argument("--beside", action="store_true", help="keep one core busy with another job")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Does a round, or memory, grow with the number of clients? A thousand against a million, ten of them a round.
+"""Does a round, or memory, grow with the number of clients? A thousand against a million, 16 of them a round.
 
 Every client holds one sample, of which only the number is stored: its image is made when it is gathered, so that what
 could grow is fedlightning's own. Stateless FedAvg, and FedMM, whose rows appear when a client is first sampled. Each
@@ -26,7 +26,7 @@ from fedlightning.models import LogisticRegression
 from fedlightning.oracle import Vectorized
 from fedlightning.participation import FirstResponders
 from fedlightning.tasks import Classification
-from standard_job import peak_resident
+from standard_job import at_least, peak_resident
 
 ALGORITHMS = {"FedAvg": lambda: FedAvg(0.05), "FedMM": lambda: FedMM(0.05, mu=1.0)}
 
@@ -81,8 +81,8 @@ def run(name, clients, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", nargs="+", type=int, default=[1_000, 1_000_000])
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--clients", nargs="+", type=at_least(16), default=[1_000, 1_000_000])
+    parser.add_argument("--rounds", type=at_least(1), default=200)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     warnings.simplefilter("ignore")

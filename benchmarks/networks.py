@@ -39,7 +39,7 @@ from fedlightning.models import CNN, MLP, LeNet5, LogisticRegression, ResNet18
 from fedlightning.oracle import Auto, Sequential, Vectorized
 from fedlightning.participation import Uniform
 from fedlightning.tasks import GAN
-from standard_job import Alternate, peak_resident
+from standard_job import Alternate, at_least, peak_resident
 
 HERE = Path(__file__).resolve().parent.parent
 CLASSES, LR, VOCABULARY = 10, 0.01, 80
@@ -326,13 +326,13 @@ def machine(accelerator):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(JOBS), default=list(JOBS))
-    parser.add_argument("--clients", nargs="+", type=int, default=[10])
+    parser.add_argument("--clients", nargs="+", type=at_least(1), default=[10], help="clients a round, 10 unless given")
     parser.add_argument("--oracle", choices=list(ORACLES), default="auto")
     parser.add_argument("--accelerator", choices=list(DEVICES), default="cpu")
     parser.add_argument("--precision", choices=["32-true", *HALF], default="32-true")
-    parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=at_least(0), default=0, help="0 leaves torch's default")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="measured rounds, 5 unless given")
+    parser.add_argument("--warmup", type=at_least(0), default=2, help="rounds before those, 2 unless given")
     parser.add_argument("--unequal", action="store_true", help="clients hold different numbers of samples")
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument(

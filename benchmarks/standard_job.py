@@ -150,15 +150,26 @@ def peak_resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def at_least(least):
+    """Return a type of arguments: whole numbers from the least on."""
+
+    def number(text):
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected {least} or more, not {text}")
+        return int(text)
+
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--cohorts", nargs="+", type=int, default=[10, 100], help="clients a round")
+    parser.add_argument("--cohorts", nargs="+", type=at_least(1), default=[10, 100], help="clients a round")
     parser.add_argument("--oracle", choices=list(ORACLES), default="auto")
     parser.add_argument("--compile", action="store_true", help="Vectorized(compile=True)")
-    parser.add_argument("--threads", type=int, default=0, help="0 leaves torch's default")
-    parser.add_argument("--rounds", type=int, default=0, help="measured rounds; 0: as many as take about 20 s")
-    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=at_least(0), default=0, help="0 leaves torch's default")
+    parser.add_argument("--rounds", type=at_least(0), default=0, help="measured rounds; 0: as many as take about 20 s")
+    parser.add_argument("--warmup", type=at_least(0), default=2, help="rounds before those, 2 unless given")
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument("--memory-of", choices=["ours", "loop"], help=argparse.SUPPRESS)
     args = parser.parse_args()
