@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.memory import give_back_what_is_free
 
 StatesByField = dict[str, Tensor]
 """The states of S clients, each field ``[S, ...]``."""
@@ -263,4 +264,6 @@ class ClientStates:
             if name in self._fields:
                 grown[: self._capacity] = self._fields[name]
             self._fields[name] = grown
+        if self._capacity:
+            give_back_what_is_free()  # the former tables, in whose places no larger ones fit
         self._capacity = capacity
