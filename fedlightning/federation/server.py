@@ -227,9 +227,10 @@ class FederatedServer:
             self._left_out.warn(cohort.left_out)
             return Outcome({}, {"left_out": cohort.metrics()["left_out"]}, shortage=shortage)
         if cohort.is_empty:
+            at_start = "" if request.stamp.round else "Is the objective finite at the initial parameters? "
             raise RoundRejectedError(
                 f"All {cohort.answered} clients of the cohort returned NaN or infinite numbers. "
-                "The round was rejected: server and client states are those before it. "
+                f"The round was rejected: server and client states are those before it. {at_start}"
                 f"{smaller_steps(self.algorithm, LOOK_AT_DATA)}"
             )
         self._left_out.warn(cohort.left_out)
