@@ -181,7 +181,8 @@ def _in_words(chosen: _Timed, found: Sequence[_Timed], most: int) -> str:
     times += [f"{_milliseconds(each.seconds)} {each.how}" for each in others]
     fastest = min(found, key=lambda each: each.seconds)
     why = "" if chosen is fastest else f"; going {fastest.how} must save {1 - fastest.worth:.0%}"
-    return f"took {type(way).__name__}{_behind(', ', chosen)}{threads}: {', '.join(times)}{why}"
+    name = "Vectorized(backward='vmap')" if getattr(way, "backward", None) == "vmap" else type(way).__name__
+    return f"took {name}{_behind(', ', chosen)}{threads}: {', '.join(times)}{why}"
 
 
 def _behind(sign: str, timed: _Timed) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+_OUTSIDE: ContextVar[int | None] = ContextVar("threads of PyTorch outside all contexts of this module", default=None)
 _OWN_CHOICE = 0
 """MKL's number of threads for this thread where it takes as many as OpenMP does, and fewer below OpenMP."""
 
@@ -37,11 +39,20 @@ def exactly(threads: int) -> Iterator[None]:
     if threads == present:
         yield
         return
+    outside = _OUTSIDE.set(_OUTSIDE.get() or present)
     set_threads(threads)
     try:
         yield
     finally:
         set_threads(present)
+        _OUTSIDE.reset(outside)
+
+
+@contextmanager
+def up_to(threads: int) -> Iterator[None]:
+    """Have PyTorch compute on a number of threads, more than at present but not more than it takes outside."""
+    with exactly(min(threads, _OUTSIDE.get() or torch.get_num_threads())):
+        yield
 
 
 def set_threads(threads: int) -> None:

@@ -31,18 +31,12 @@ from fedlightning.oracle.base import (
 from fedlightning.oracle.compiled import CompiledEvaluate
 from fedlightning.oracle.differentiation import collected, differentiate
 from fedlightning.oracle.each import Each
-from fedlightning.oracle.errors import (
-    BatchedError,
-    ChunkTooLargeError,
-    NotTheClientsError,
-    ObjectiveError,
-    is_out_of_memory,
-    writes_into,
-)
+from fedlightning.oracle.errors import is_out_of_memory, writes_into
+from fedlightning.oracle.explained import explained
 from fedlightning.oracle.layers.cohort_layers import CohortLayers
 from fedlightning.oracle.lone import of_one
 from fedlightning.oracle.objective import Named, Objective
-from fedlightning.oracle.randomness import ClientNoise, LateDrawError, PerClient, Randomness, generator_state
+from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording.glance import glance, no_glance
 from fedlightning.oracle.recording.recorded import Recorded
 
@@ -67,8 +61,6 @@ Below it a glance at one client tells whether a round does what an earlier one d
 
 BATCHABLE_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """The fused attention kernels have no batching rule: vmap would run them client by client."""
-
-_LATE_DRAW = "called random operation while in randomness error mode"
 
 Backward = Literal["autograd", "vmap", "each"]
 
@@ -102,9 +94,9 @@ class Vectorized(ClientBatching):
             networks.
         threads: Threads that compute; null for as many as PyTorch takes.
         parts: Threads that divide the replays of a chunk among themselves, one processor and clients of its own each,
-            in place of ``threads`` inside every operation; clients too few to be divided have all of them. This suits
-            large operations, and processors that other jobs use as well. For CPUs and objectives without random
-            numbers; all others are not divided.
+            in place of ``threads`` inside every operation. Clients too few to be divided, below four, have all of
+            PyTorch's threads inside operations. This suits chunks that can be divided, also on processors that other
+            jobs use as well. For CPUs and objectives without random numbers; all others are not divided.
     """
 
     chunk_size: int | None = None
@@ -117,9 +109,14 @@ class Vectorized(ClientBatching):
     def __post_init__(self) -> None:
         require(self, "chunk_size", "threads", at_least=1, optional=True)
         require(self, "parts", at_least=1)
-        for name in ("replay", "compile"):
-            if getattr(self, name) not in (True, False, None):
-                raise InvalidTypeError(f"Vectorized({name}={getattr(self, name)!r}): expected true or false.")
+        for name, others, expected in (("replay", (None,), "true, false or null"), ("compile", (), "true or false")):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and value not in others:
+                raise InvalidTypeError(f"Vectorized({name}={value!r}): expected {expected}.")
+        if self.compile and self.replay:
+            raise InvalidValueError(
+                "Vectorized(compile=True, replay=True): what is compiled is not replayed; give one."
+            )
         if self.backward not in (*get_args(Backward), None):
             raise InvalidValueError(
                 f"Vectorized(backward={self.backward!r}): expected 'autograd', 'vmap', 'each' or null."
@@ -130,6 +127,10 @@ class Vectorized(ClientBatching):
             raise InvalidValueError(
                 f"Vectorized(parts={self.parts}) divides replays of a chunk: leave out compile=True and replay=False. "
                 "backward='each' divides by itself: give threads there."
+            )
+        if self.parts > 1 and self.threads not in (None, self.parts):
+            raise InvalidValueError(
+                f"Vectorized(parts={self.parts}, threads={self.threads}): every part is a thread; leave out threads."
             )
 
     @property
@@ -202,7 +203,7 @@ class Vectorized(ClientBatching):
     def evaluator(self, objective: Objective, calls: int) -> Evaluate:
         """Return a batched forward and backward pass, recorded or compiled if so chosen."""
         if self.compile:
-            return CompiledEvaluate(objective, _gradient_batched, partial(_explain, name=objective.name))
+            return CompiledEvaluate(objective, _gradient_batched, partial(explained, name=objective.name))
         on_cpu, noise = objective.autocast.on_cpu, ClientNoise()
         compute: Evaluate
         if self.backward == "each":
@@ -267,7 +268,7 @@ class _VectorizedEvaluate(StepsInPlace, PrefersFixedSize):
         try:
             yield
         except Exception as error:
-            raise _explain(error, self._objective.name, self._backward) from error
+            raise explained(error, self._objective.name, self._backward) from error
 
 
 def _numbers(cost: Cost) -> int:
@@ -377,21 +378,3 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
             return _batched(objective, backward, w, v, b, data, blocks)
 
     return evaluate
-
-
-def _explain(error: Exception, name: str, backward: Backward | None = None) -> ObjectiveError:
-    if isinstance(error, NotTheClientsError):
-        return error
-    if is_out_of_memory(error):
-        return ChunkTooLargeError(f"{name} does not fit into memory for a chunk of clients. Lower chunk_size.")
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    if _LATE_DRAW in text or isinstance(error, LateDrawError):
-        return BatchedError(f"{name} has begun to draw random numbers, which it did not at first")
-    if backward == "each":
-        return BatchedError(f"{name} cannot be replayed from one client to the next: {text}")
-    return BatchedError(
-        f"{name} cannot run for all clients at once (torch.func.vmap): {text}\n"
-        "Typical causes: .item() or float(tensor), `if` on a tensor, indexing by a boolean mask, writing into a tensor "
-        "made outside. Replace them by masks (torch.where), or set oracle to fedlightning.oracle.Sequential, "
-        "which evaluates one client after the other without this limit."
-    )

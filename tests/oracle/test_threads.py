@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fedlightning.oracle.threads import exactly, limited, mkl_library, set_threads
+from fedlightning.oracle.threads import exactly, limited, mkl_library, set_threads, up_to
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2), (9, 3), (None, 3)])
@@ -30,6 +30,20 @@ def test_a_number_of_threads_is_set_and_the_former_given_back(threads):
         with exactly(threads):
             assert torch.get_num_threads() == threads
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(present)
+
+
+@pytest.mark.parametrize(("outside", "asked", "found"), [(2, 2, 2), (1, 2, 1), (3, 2, 2)])
+def test_threads_are_given_back_up_to_those_outside(outside, asked, found):
+    present = torch.get_num_threads()
+    torch.set_num_threads(outside)
+    try:
+        with limited(1), up_to(asked):
+            assert torch.get_num_threads() == found
+        with up_to(asked):
+            assert torch.get_num_threads() == found
+        assert torch.get_num_threads() == outside
     finally:
         torch.set_num_threads(present)
 

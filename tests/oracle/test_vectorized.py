@@ -87,6 +87,21 @@ def test_compiled_equals_eager_and_is_one_graph():
     assert Counter(counters["graph_break"]) == breaks, "what is compiled in pieces takes fifteen times as long"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replay": "yes"}, r"replay='yes'\): expected true, false or null"),
+        ({"replay": 1}, r"replay=1\): expected true, false or null"),
+        ({"compile": None}, r"compile=None\): expected true or false"),
+        ({"compile": True, "replay": True}, r"compile=True, replay=True\): what is compiled is not replayed"),
+        ({"backward": "each", "compile": True}, "backward='each'.* leave out compile=True"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Vectorized(**options)
+
+
 def test_hooks_behind_a_guard_are_put_on_tensors():
     """Below the forward pass' vmap no tensor says that it needs a gradient."""
 

@@ -24,14 +24,14 @@ from typing_extensions import Self
 from fedlightning.oracle.recording.course import Course, Returned
 from fedlightning.oracle.recording.recording import Recording, key_of
 from fedlightning.oracle.recording.waiting import Waiting, kept
-from fedlightning.oracle.threads import exactly, limited, set_threads
+from fedlightning.oracle.threads import limited, set_threads, up_to
 
 SMALLEST_PART = 2
 """Clients that a thread computes at least, so that the check of an oracle on two clients finds what mixes them."""
 
 
 def run(compute: Callable[[int], None], count: int, threads: int) -> None:
-    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each; a single call has all of them.
+    """Call ``compute`` with 0, ..., count - 1, on threads with one processor each; a single call has all of PyTorch's.
 
     The calling thread is one of them: a thread of its own takes memory of its own.
     """
@@ -40,7 +40,7 @@ def run(compute: Callable[[int], None], count: int, threads: int) -> None:
             compute(i)
         return
     if count == 1:
-        with exactly(threads):
+        with up_to(threads):
             compute(0)
         return
     numbers = iter(range(count))
@@ -85,11 +85,11 @@ def replayed_in_parts(recording: Recording, inputs: Sequence[Tensor], threads: i
     parts = _parts(len(inputs[0]), threads)
     count = len(parts)
     if count < 2:
-        with exactly(threads) if threads > 1 else nullcontext():
+        with up_to(threads) if threads > 1 else nullcontext():
             return recording(*inputs)
     states = [recording.is_replayed(*(tensor[part] for tensor in inputs)) for part in parts]
     if False in states:
-        with exactly(threads):
+        with up_to(threads):
             return recording(*inputs)
     room = torch.empty_like(inputs[0])
     found: list[Any] = [None] * count
@@ -165,7 +165,7 @@ class CourseInParts:
 
     def _can_step(self, recording: Recording, others: tuple[Tensor, ...]) -> bool:
         inputs = (self._point, *others)
-        with exactly(self._threads) if len(self._parts) == 1 else nullcontext():
+        with up_to(self._threads) if len(self._parts) == 1 else nullcontext():
             return all(recording.can_step(*[tensor[part] for tensor in inputs]) for part in self._parts)
 
     def _first(self, recording: Recording, others: tuple[Tensor, ...]) -> Returned:

@@ -15,6 +15,7 @@ from fedlightning.oracle.recording import side_by_side
 from fedlightning.oracle.recording.program import LARGE_BYTES
 from fedlightning.oracle.recording.recording import Recording
 from fedlightning.oracle.recording.side_by_side import CourseInParts, replayed_in_parts, run
+from fedlightning.oracle.threads import limited
 from tests.support.cohorts import NETS, assert_equal_evaluations, conv, setting, turns_of
 
 LARGE = LARGE_BYTES // 4
@@ -108,6 +109,11 @@ def test_parts_that_nothing_would_divide_are_refused(options):
         Vectorized(parts=2, **options)
 
 
+def test_parts_beside_another_number_of_threads_are_refused():
+    with pytest.raises(ValueError, match=r"Vectorized\(parts=2, threads=1\): every part is a thread"):
+        Vectorized(parts=2, threads=1)
+
+
 def test_all_slower_ways_of_a_divided_one_can_be_made():
     ways = list(Vectorized(parts=2, chunk_size=4).fallbacks(on_cpu=True))
     assert [(way.backward, way.replay, way.parts) for way in ways] == [
@@ -120,11 +126,22 @@ def test_all_slower_ways_of_a_divided_one_can_be_made():
 
 @pytest.fixture
 def one_thread():
-    """The oracles' own threads leave one to every operation."""
+    """The oracles' own threads leave one of PyTorch's three to every operation."""
     present = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
+    torch.set_num_threads(3)
+    with limited(1):
+        yield
     torch.set_num_threads(present)
+
+
+def test_more_threads_than_pytorch_takes_are_not_asked_for():
+    present, seen = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        run(lambda _: seen.append(torch.get_num_threads()), 1, 2)
+    finally:
+        torch.set_num_threads(present)
+    assert seen == [1]
 
 
 @pytest.mark.parametrize(("clients", "threads", "inside"), [(1, 2, 2), (3, 2, 2), (4, 2, 1), (3, 1, 1), (5, 3, 1)])
