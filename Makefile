@@ -58,7 +58,7 @@ bench: $(VENV)/ready ## speed and memory beside a plain PyTorch loop: the standa
 	$(BIN)/python benchmarks/standard_job.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/networks.py --unequal
-	$(BIN)/python benchmarks/networks.py --clients 100 --rounds 3 --no-memory
+	$(BIN)/python benchmarks/networks.py --clients 100 --rounds 3
 	$(BIN)/python benchmarks/networks.py --accelerator gpu --clients 10 100
 	$(BIN)/python benchmarks/all_cores.py
 	$(BIN)/python benchmarks/all_cores.py --beside
