@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
-import os
 from queue import SimpleQueue
 from weakref import WeakValueDictionary
 
@@ -275,13 +275,14 @@ def test_what_begins_to_fail_later_falls_back_in_that_round():
     assert line.startswith("oracle: took Sequential: with Vectorized(backward='autograd', replay=True) ")
 
 
-def test_every_n_rounds_finds_what_the_first_round_does_not_show(monkeypatch):
+def test_every_n_rounds_finds_what_the_first_round_does_not_show():
     """State that acts from the third round on, where nothing follows it."""
-    monkeypatch.setenv("CALLS", "0")
+    digest = hashlib.md5()
 
     def later(task, original, batch):
-        os.environ["CALLS"] = str(int(os.environ["CALLS"]) + task.started)
-        return original(batch) * (1 + (0.1 * int(os.environ["CALLS"]) if task.started else 0))
+        if task.started:
+            digest.update(b"a call")
+        return original(batch) * (1 + (digest.digest()[0] / 255 if task.started else 0))
 
     for when, sequential in (("first", False), (2, True), ("off", False)):
         algorithm = FedAvg(0.05)
