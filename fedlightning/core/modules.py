@@ -31,7 +31,7 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             raise InvalidTypeError(
                 f"'{name}' is a TorchScript module, which keeps its parameters and buffers outside Python, where those "
                 "of a client cannot take their place. Give the nn.Module that it was made from; one that is only "
-                f"evaluated and never changes may lie in a list, self.{name.rpartition('.')[2]} = [network]."
+                "evaluated and never changes may lie in a list, as in self.teacher = [network]."
             )
         yield name, module
         children = vars(module)["_modules"]

@@ -39,13 +39,14 @@ def exactly(threads: int) -> Iterator[None]:
     if threads == present:
         yield
         return
-    outside = _OUTSIDE.set(_OUTSIDE.get() or present)
+    outside = _OUTSIDE.get()
+    _OUTSIDE.set(outside or present)
     set_threads(threads)
     try:
         yield
     finally:
         set_threads(present)
-        _OUTSIDE.reset(outside)
+        _OUTSIDE.set(outside)  # a token would be refused in another context, where a generator may end
 
 
 @contextmanager

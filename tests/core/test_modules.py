@@ -73,5 +73,5 @@ def test_own_tensors_are_parameters_and_buffers_without_those_inside():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_modules_of_torchscript_are_refused(made):
     task = nn.ModuleDict({"net": nn.ModuleDict({"scripted": made(nn.Sequential(nn.Linear(2, 2)))})})
-    with pytest.raises(TypeError, match=r"'net.scripted' is a TorchScript module.* self.scripted = \[network\]"):
+    with pytest.raises(TypeError, match=r"'net.scripted' is a TorchScript module.* self.teacher = \[network\]"):
         list(named_parameters(task))

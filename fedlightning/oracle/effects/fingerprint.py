@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from io import IOBase
+from io import BytesIO, IOBase, StringIO, UnsupportedOperation
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -26,11 +26,10 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedlightning.oracle.effects.buffers import BUFFERS, checksum, objects_in
+from fedlightning.oracle.effects.mappings import OTHER_MAPPINGS, READS_ENVIRONMENT, items_of
 from fedlightning.oracle.effects.places import (
-    ENVIRONMENT,
     GENERATORS,
     PLAIN,
-    READS_ENVIRONMENT,
     REGISTERED,
     fields_of,
     functions_behind,
@@ -139,8 +138,10 @@ class _Search:
 
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield the parts of a value that are the user's own, with the suffixes of their names."""
-        if isinstance(value, dict | MappingProxyType | ENVIRONMENT):
-            yield "", _Numbers(key if isinstance(key, PLAIN) else id(key) for key in value)  # which have an order
+        if isinstance(value, OTHER_MAPPINGS):
+            yield from ((f"[{_in_words(key)!r}]", inner) for key, inner in items_of(value).items())
+        elif isinstance(value, dict | MappingProxyType):
+            yield "", _Numbers(map(_in_words, value))  # which have an order
             yield from ((f"[{key!r}]", inner) for key, inner in itertools.islice(value.items(), _MANY))
         elif isinstance(value, list | tuple | set | deque | np.ndarray):
             values = value.flat if isinstance(value, np.ndarray) else value
@@ -184,14 +185,41 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield f" {name}", held
 
 
+def _in_words(key: Any) -> Any:
+    """Return what tells keys of a dict apart, also where they are made anew; of objects their class alone."""
+    if isinstance(key, PLAIN):
+        return key
+    return repr(key) if isinstance(key, tuple | frozenset | torch.dtype | torch.device) else type(key).__name__
+
+
 def position_in(file: IOBase) -> int | None:
-    """Return where an open file is read next, or :data:`READ_ON`; None for files that are only written, and pipes."""
+    """Return where an open file is read next, or :data:`READ_ON`.
+
+    None where that is no state: at the end, where logs are written, in pipes, and in files that are only written.
+    """
     try:
-        return file.tell() if file.readable() and file.seekable() else None
+        if not (file.readable() and file.seekable()):
+            return None
+        position = file.tell()
+    except UnsupportedOperation:
+        return None
     except OSError:
         return READ_ON
-    except ValueError:  # it is closed
+    except Exception:  # it is closed, or a class of its own that has no more than it needs
         return None
+    return position if position < _size(file, position) else None
+
+
+def _size(file: IOBase, position: int) -> int:
+    """Return how many bytes or characters an open file holds; one more than its position where nobody can tell."""
+    if isinstance(file, BytesIO):
+        return file.getbuffer().nbytes
+    if isinstance(file, StringIO):
+        return len(file.getvalue())
+    try:
+        return os.fstat(file.fileno()).st_size
+    except (OSError, ValueError):
+        return position + 1
 
 
 def state_of(generator: Any) -> bytes:

@@ -25,15 +25,16 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from fedlightning.core.errors import UsageError
 from fedlightning.oracle.effects.buffers import BUFFERS, checksum, copied, objects_in, overwrite
 from fedlightning.oracle.effects.fingerprint import READ_ON, position_in, state_of
-from fedlightning.oracle.effects.places import ENVIRONMENT, GENERATORS, PLAIN, fields_of, holds_fields
+from fedlightning.oracle.effects.mappings import OTHER_MAPPINGS, items_of, living, refill
+from fedlightning.oracle.effects.places import GENERATORS, PLAIN, fields_of, holds_fields
 
 _DEPTH = 50
 _MOST = 100_000
 _SMALL = 100_000
+_SMALL_BYTES = 8 * _SMALL
 _SAMPLE = 1000
 _PLAIN_TYPES = frozenset(PLAIN)
-_MAPPINGS = (dict, ENVIRONMENT)
-_CONTAINERS = (*_MAPPINGS, list, set, deque)
+_CONTAINERS = (dict, list, set, deque)
 _OF_LIBRARIES = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, queue.Queue)
 _KINDS: dict[str, tuple[type, ...]] = {
     "number": PLAIN,
@@ -45,6 +46,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "fixed": (np.generic,),
     "tuple": (tuple, MappingProxyType),
     "container": _CONTAINERS,
+    "mapping": OTHER_MAPPINGS,
     "object": (nn.Module, *_OF_LIBRARIES),
 }
 
@@ -76,15 +78,15 @@ class Notes:
     """Takes notes of values, each value once.
 
     Looked into are random generators, tensors, arrays, files, containers, networks, optimizers, and objects of the
-    user's with what they hold. Tensors and arrays above 100,000 numbers are copied only on request; arrays above a
-    megabyte that are not copied, and containers above 100,000 parts, are compared by samples.
+    user's with what they hold. Tensors above 100,000 numbers and arrays above 800 KB are copied only on request; arrays
+    above a megabyte that are not copied, and containers above 100,000 parts, are compared by samples.
     """
 
     def __init__(self, whole: bool = False, without: Iterable[Any] = ()) -> None:
         """Begin without notes.
 
         Args:
-            whole: Whether large tensors and arrays, up to a gigabyte, are copied, so that they can be put back.
+            whole: Whether large tensors and arrays are copied, so that they can be put back.
             without: Objects to leave out, with what they hold.
         """
         self._whole = whole
@@ -99,8 +101,11 @@ class Notes:
             return _EMPTY[0] if isinstance(value, dict) else _EMPTY[1] if isinstance(value, set) else _EMPTY[2]
         self._seen[id(value)] = value  # held, so that no other object gets its id
         if kind == "container":
-            inside = self._inside(value.values() if isinstance(value, _MAPPINGS) else value, depth)
+            inside = self._inside(value.values() if isinstance(value, dict) else value, depth)
             return _Parts(_copied(value), inside)
+        if kind == "mapping":
+            items = items_of(value)
+            return _Parts(items, self._inside(items.values(), depth))
         if kind == "tuple":
             inside = self._inside(value if isinstance(value, tuple) else value.values(), depth)
             return _Parts(None, inside) if inside else None
@@ -115,7 +120,7 @@ class Notes:
             objects = objects_in(value)
             if objects is not None:
                 return _Parts(objects, self._inside(objects, depth))
-            content = copied(value, most=math.inf if self._whole else _SMALL)
+            content = copied(value, math.inf if self._whole else _SMALL_BYTES)
             return checksum(value, whole=content is not None), content
         if kind == "file":
             return position_in(value)
@@ -157,8 +162,10 @@ def differs(now: Any, before: Any, note: Note) -> bool:
         return bool(note == READ_ON or position_in(before) != note)
     if kind == "count":
         return repr(before) != repr(note)
-    if note.held is not None and not _same_parts(_present(now, kind), note.held, kind == "container"):
-        return True
+    if note.held is not None:
+        held = living(note.held) if kind == "mapping" else note.held
+        if not _same_parts(_present(now, kind), held, isinstance(now, dict)):
+            return True
     return any(differs(child, child, its_note) for child, its_note in note.inside)
 
 
@@ -194,7 +201,7 @@ def put_back(value: Any, note: Note) -> Any:
         _set_state(value, note)
         return value
     if kind == "file":
-        if note != READ_ON:
+        if note not in (None, READ_ON) and not value.closed:
             value.seek(note)
         return value
     if kind == "tensor" or (kind == "array" and not isinstance(note, _Parts)):
@@ -225,8 +232,12 @@ def _overwritten(value: Any, content: Any) -> Any:
 
 def _refill(value: Any, held: Any, kind: str) -> None:
     if kind == "array":
-        for place, part in enumerate(held):
-            value.flat[place] = part
+        for place, (present, part) in enumerate(zip(value.flat, held, strict=True)):
+            if present is not part:
+                value.flat[place] = part
+        return
+    if kind == "mapping":
+        refill(value, held)
         return
     if kind != "container":
         for name in _fields(value).keys() - held.keys():
@@ -235,7 +246,7 @@ def _refill(value: Any, held: Any, kind: str) -> None:
             object.__setattr__(value, name, part)
         return
     value.clear()
-    if isinstance(value, _MAPPINGS):
+    if isinstance(value, dict):
         for key, part in held.items():
             value[key] = part
     elif isinstance(value, set):
@@ -248,15 +259,15 @@ def _copied(container: Any) -> Any:
     """Return what a container holds, in a plain one."""
     if len(container) > _MOST:
         return None
-    return (dict if isinstance(container, _MAPPINGS) else set if isinstance(container, set) else list)(container)
+    return (dict if isinstance(container, dict) else set if isinstance(container, set) else list)(container)
 
 
 def _present(value: Any, kind: str) -> Any:
     """Return what a value holds now: its parts, or its fields by name."""
     if kind == "array":
         return objects_in(value)
-    if isinstance(value, ENVIRONMENT):
-        return dict(value)
+    if kind == "mapping":
+        return items_of(value)
     return value if kind == "container" else _fields(value)
 
 
@@ -313,7 +324,12 @@ def _same_parts(now: Any, held: Any, ordered: bool) -> bool:
 
 
 def _is_same_key(now: Any, before: Any) -> bool:
-    return now is before or bool(now == before)
+    if now is before:
+        return True
+    try:
+        return bool(now == before)
+    except Exception:  # keys that compare number by number, as tensors do
+        return False
 
 
 def _same(now: Any, before: Any) -> bool:

@@ -21,19 +21,16 @@ from functools import partial
 from io import IOBase
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedlightning.oracle.effects.buffers import BUFFERS
+from fedlightning.oracle.effects.mappings import OTHER_MAPPINGS, READS_ENVIRONMENT
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-ENVIRONMENT = type(os.environ)
-READS_ENVIRONMENT = frozenset(("environ", "getenv", "putenv", "unsetenv"))
-"""Names of ``os`` by which code reaches the environment."""
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what PyTorch knows of."""
 
@@ -49,9 +46,8 @@ _OF_DATA_AND_FIGURES = {
 }
 """Packages whose functions lead to thousands of places (options, tables of types, colours), none of which an objective
 changes. Their objects are looked into where the user holds them."""
-_HOLDERS = (list, tuple, dict, set, deque, MappingProxyType, ENVIRONMENT, partial, MethodType, ContextVar)
-_WEAK = (WeakKeyDictionary, WeakValueDictionary, WeakSet)
-_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, *_WEAK, threading.local)
+_HOLDERS = (list, tuple, dict, set, deque, MappingProxyType, *OTHER_MAPPINGS, partial, MethodType, ContextVar)
+_PLAIN_OBJECTS = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, threading.local)
 _STATE = (*PLAIN, *GENERATORS, *BUFFERS, *_HOLDERS, *_PLAIN_OBJECTS, np.generic, Iterator, IOBase, Tensor)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _MISSING: Any = object()
@@ -73,8 +69,9 @@ class Place:
 
     def get(self) -> Any:
         """Return the value; a mark that equals no value if there is none."""
-        if isinstance(self.owner, dict):
-            return self.owner.get(self.key, _MISSING)
+        if isinstance(self.owner, dict | type):  # of a class, its descriptors as they are
+            held = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+            return held.get(self.key, _MISSING)
         try:
             return self.owner.get() if isinstance(self.owner, ContextVar) else getattr(self.owner, self.key)
         except (AttributeError, LookupError, ValueError):  # a cell may be empty

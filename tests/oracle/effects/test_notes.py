@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import mmap
 import os
@@ -42,8 +43,20 @@ class Slotted:
         self.n = 0
 
 
-class Structure(ctypes.Structure):
-    _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_double))
+def read_only(value=None):
+    value = np.zeros(3) if value is None else value
+    value.flags.writeable = False
+    return value
+
+
+def write_once(value):
+    value.flags.writeable = True
+    value[0] += 1
+    value.flags.writeable = False
+
+
+class Key:
+    pass
 
 
 def step(value):
@@ -81,7 +94,20 @@ CHANGES = {
     "another object in an array": (lambda: np.array([{}, None], object), lambda value: value.__setitem__(1, 2)),
     "a memory map": (lambda: mmap.mmap(-1, 8), lambda value: value.__setitem__(3, 1)),
     "a view of memory": (lambda: memoryview(bytearray(8))[::2], lambda value: value.__setitem__(3, 1)),
-    "a structure of ctypes": (Structure, lambda value: setattr(value, "y", 1.0)),
+    "an array of ctypes": (ctypes.c_double * 3, lambda value: value.__setitem__(1, 1.0)),
+    "the mask of an array": (
+        lambda: np.ma.masked_array(np.zeros(3), np.zeros(3, bool)),
+        lambda value: value.mask.__setitem__(1, True),
+    ),
+    "an array that may be written at times": (read_only, write_once),
+    "a list in an array that cannot be written": (
+        lambda: read_only(np.array([[0], None], object)),
+        lambda value: value[0].append(1),
+    ),
+    "keys that compare number by number": (
+        lambda: {torch.zeros(3): 1, torch.ones(3): 2},
+        lambda value: value.update({next(iter(value)): value.pop(next(iter(value)))}),
+    ),
     "a file": (lambda: StringIO("text"), lambda value: value.read(1)),
     "a list in a tuple": (lambda: ([0],), lambda value: value[0].append(1)),
     "a long list": (lambda: [0] * 20_000, lambda value: value.__setitem__(15_000, 1)),
@@ -202,13 +228,88 @@ def test_the_environment_is_put_back(monkeypatch):
     assert not differs(os.environ, os.environ, note)
 
 
+def opened(what, tmp_path):
+    if what == "map":
+        return mmap.mmap(-1, 8), lambda value: (value.__setitem__(0, 1), value.close())
+    if what == "view":
+        return memoryview(bytearray(8)), lambda value: (value.__setitem__(0, 1), value.release())
+    if what == "text":
+        return StringIO("text"), lambda value: (value.read(1), value.close())
+    (tmp_path / "file").write_text("text")
+    file = open(tmp_path / "file")  # noqa: SIM115
+    return file, lambda value: (value.read(1), value.close())
+
+
+@pytest.mark.parametrize("what", ["map", "view", "text", "file"])
+def test_what_is_closed_meanwhile_stays_closed(what, tmp_path):
+    value, close = opened(what, tmp_path)
+    note = Notes().of(value)
+    close(value)
+    put_back(value, note)
+    assert Notes().of(value) in (None, (None, None))
+
+
+def test_lines_that_are_added_to_a_log_are_no_state(tmp_path):
+    with open(tmp_path / "log", "a+") as file:
+        for log in (StringIO(), file):
+            log.write("a line\n")
+            note = Notes().of(log)
+            log.write("another line\n")
+            assert not differs(log, log, note)
+            log.seek(0)
+            note = Notes().of(log)
+            log.readline()
+            assert differs(log, log, note)
+            put_back(log, note)
+            assert log.read() == "a line\nanother line\n"
+
+
+def test_addresses_are_not_written_back():
+    value = (ctypes.c_char_p * 1)(b"one")
+    note = Notes().of(value)
+    value[0] = b"another"
+    put_back(value, note)
+    assert value[0] == b"another"
+
+
+def test_records_with_objects_are_seen_by_what_they_refer_to():
+    value = np.zeros(3, np.dtype([("a", object), ("b", "f8")]))
+    note = Notes().of(value)
+    assert not differs(value, value, note)
+    value["b"][1] = 1
+    assert differs(value, value, note)
+
+
+def test_keys_of_a_weak_dict_may_die():
+    keys = [Key(), Key()]
+    value = WeakKeyDictionary(dict.fromkeys(keys, 0))
+    note = Notes().of(value)
+    value[keys[0]] = 1
+    del keys[1]
+    gc.collect()
+    assert differs(value, value, note)
+    put_back(value, note)
+    assert list(value.values()) == [0]
+    assert not differs(value, value, note)
+
+
+def test_the_environment_is_never_empty_while_it_is_put_back(monkeypatch):
+    monkeypatch.setenv("FEDLIGHTNING_CALLS", "0")
+    note = Notes().of(os.environ)
+    monkeypatch.setenv("FEDLIGHTNING_NEW", "0")
+    os.environ["FEDLIGHTNING_CALLS"] = "1"
+    deleted = []
+    remove = os.environ.__class__.__delitem__
+    monkeypatch.setattr(os.environ.__class__, "__delitem__", lambda self, key: (deleted.append(key), remove(self, key)))
+    put_back(os.environ, note)
+    assert deleted == ["FEDLIGHTNING_NEW"]
+
+
 def test_memory_and_files_that_cannot_be_written_or_read_are_no_state(tmp_path):
     closed = StringIO("text")
     closed.close()
-    readonly = np.zeros(3)
-    readonly.flags.writeable = False
     with open(tmp_path / "log", "w") as log:
-        for value in (closed, log, readonly, memoryview(b"text")):
+        for value in (closed, log, np.frombuffer(b"text", np.uint8), memoryview(b"text")):
             note = Notes().of(value)
             if value is log:
                 log.write("a line")

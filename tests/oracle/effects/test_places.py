@@ -187,3 +187,35 @@ def test_an_assertion_leads_nowhere():
 
     assert any(name.startswith("@pytest") for name in asserts.__code__.co_names)
     assert {place.name for place in places_outside(Task(asserts))} == set()
+
+
+class Memo:
+    """A descriptor with state, which cannot be read from the class."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __get__(self, instance, owner):
+        if instance is None:
+            raise RuntimeError("only for instances")
+        return self
+
+
+class Described(nn.Module):
+    memo = Memo()
+
+    def objective(self, batch):
+        self.memo.calls += 1
+        return batch.sum()
+
+
+def test_descriptors_stay_and_their_state_is_put_back():
+    task, memo = Described(), vars(Described)["memo"]
+    before = fingerprint(task)
+    with undone(task):
+        task.objective(torch.ones(1))
+        assert changed(before, fingerprint(task)) == "Described.memo.calls"
+        assert Memory(task).changes() == []
+        Described.memo = Memo()
+    assert vars(Described)["memo"] is memo
+    assert memo.calls == 0
