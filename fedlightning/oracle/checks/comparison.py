@@ -28,6 +28,8 @@ STEPS = 3
 MOST = 0.02
 """Largest relative difference that counts as rounding by itself, however coarse the numbers."""
 
+ROUNDINGS = 8
+"""Ways in which points are rounded, to see how far plain evaluation moves."""
 
 _Point = tuple[Tensor, Tensor, Tensor, Any, Randomness]
 """Points, personal blocks, buffers, a minibatch and random numbers of the sample's clients."""
@@ -101,6 +103,7 @@ class Comparison:
         self._device = sample.w.device
         self._sample = sample
         self._expected: list[Evaluation] = []
+        self._moved: dict[tuple[int, float, int], list[float]] = {}
         with self._leaving_no_trace():
             evaluate = Sequential().evaluator(objective, STEPS)
             for point in self._points(steps):
@@ -167,35 +170,43 @@ class Comparison:
         return None
 
     def _is_rounding(self, step: int, found: Evaluation, tolerance: Tolerance) -> bool:
-        """Return whether plain evaluation itself moves as far when its points are rounded differently.
+        """Return whether plain evaluation itself moves as far when its points are rounded in another way.
 
-        Only if it repeats exactly at equal points: else the objective depends on more than its arguments.
+        Several ways are tried, because one may miss the ReLU that lies at zero. Only if plain evaluation repeats
+        exactly at equal points: else the objective depends on more than its arguments.
         """
-        evaluate = Sequential().evaluator(self._objective, STEPS)
+        evaluate, expected = Sequential().evaluator(self._objective, STEPS), self._expected[step]
         with self._leaving_no_trace():
             for point in self._points(step + 1):
                 again = _at(evaluate, point)
-        with self._leaving_no_trace():
-            for w, v, b, data, randomness in self._points(step):
-                _at(evaluate, (w, v, b, data, randomness))
-            *_, (w, v, b, data, randomness) = self._points(step + 1)
-            signs = torch.ones_like(w)
-            signs[:, ::2] = -1
-            rounded = _at(evaluate, (w * (1 + tolerance.eps * signs), v, b, data, randomness))
-        expected = self._expected[step]
-        pairs = zip(
-            _quantities(self._objective, again, expected),
-            _quantities(self._objective, rounded, expected),
-            _quantities(self._objective, found, expected),
-            strict=True,
-        )
-        for (_, repeated, value, _), (_, near, _, _), (_, mine, _, floor) in pairs:
+        for _, repeated, value, _ in _quantities(self._objective, again, expected):
             if not torch.equal(repeated.nan_to_num(), value.nan_to_num()):
                 return False
-            noise = 10 * (near - value).abs().amax().nan_to_num() if near.numel() else 0.0
-            if _excess(mine, value, floor, tolerance, noise) is not None:
-                return False
-        return True
+        differences = list(_quantities(self._objective, found, expected))
+        noise = [0.0] * len(differences)
+        for way in range(ROUNDINGS):
+            noise = list(map(max, noise, self._moves(step, tolerance.eps, way)))
+            if not any(
+                _excess(mine, value, floor, tolerance, 10 * most)
+                for most, (_, mine, value, floor) in zip(noise, differences, strict=True)
+            ):
+                return True
+        return False
+
+    def _moves(self, step: int, eps: float, way: int) -> list[float]:
+        """Return how far every quantity of plain evaluation moves when a step's points are rounded in one way."""
+        if (step, eps, way) not in self._moved:
+            evaluate = Sequential().evaluator(self._objective, STEPS)
+            with self._leaving_no_trace():
+                for point in self._points(step):
+                    _at(evaluate, point)
+                *_, (w, v, b, data, randomness) = self._points(step + 1)
+                signs = torch.ones_like(w)
+                signs[:, :: way + 2] = -1
+                near = _at(evaluate, (w * (1 + eps * signs), v, b, data, randomness))
+            pairs = _quantities(self._objective, near, self._expected[step])
+            self._moved[step, eps, way] = [_largest_difference(one, other) for _, one, other, _ in pairs]
+        return self._moved[step, eps, way]
 
     @contextmanager
     def _leaving_no_trace(self) -> Iterator[None]:
@@ -259,6 +270,10 @@ def _quantities(
 
 def _flat(value: Tensor) -> Tensor:
     return value.reshape(len(value), -1)
+
+
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().amax().nan_to_num()) if one.numel() else 0.0
 
 
 def _excess(

@@ -82,6 +82,35 @@ def test_a_difference_within_the_tolerance_is_rounding():
     assert found.difference(Wrong(by=1e-3), FINE) is not None
 
 
+class AtZero(nn.Module):
+    """A ReLU whose argument is zero; which side of it counts depends on the last digit of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return torch.relu(self.weight[2] - 1.0) + 0.0 * (self.weight * x).sum()
+
+
+class OtherSide(Vectorized):
+    """Rounds the weight up before it evaluates."""
+
+    def evaluator(self, objective, calls):
+        right = Sequential().evaluator(objective, calls)
+        return lambda w, *others: right(w * (1 + torch.finfo(w.dtype).eps), *others)
+
+
+@pytest.mark.parametrize(("ways", "is_rounding"), [(1, False), (8, True)])
+def test_a_relu_at_zero_is_found_by_rounding_in_several_ways(ways, is_rounding, monkeypatch):
+    """The first way rounds this weight down, where the gradient is zero as well."""
+    monkeypatch.setattr("fedlightning.oracle.checks.comparison.ROUNDINGS", ways)
+    objective, _, v, b, data = setting(AtZero(), (6,), torch.float64, lambda net, batch: net(batch[0]))
+    found = Comparison(objective, Sample(torch.ones(2, 6).double(), v[:2], b[:2], [data[0][:2]] * 3))
+    difference = found.difference(OtherSide(), FINE)
+    assert (difference is None) == is_rounding
+
+
 def test_the_last_client_of_a_sample():
     w, empty = torch.arange(6.0).view(2, 3), torch.empty(2, 0)
     last = Sample(w, empty, empty, [(torch.tensor([[1.0], [2.0]]),)], (4, 9)).last()
