@@ -76,6 +76,7 @@ def slow(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     before = signal.getsignal(signal.SIGINT)
     yield
+    sys.modules.pop("slow_rounds", None)  # whose file is gone by the next test
     signal.signal(signal.SIGINT, before)  # Lightning leaves Ctrl-C ignored
 
 
