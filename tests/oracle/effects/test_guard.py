@@ -545,8 +545,9 @@ class Counts(Line):
 
 @pytest.mark.parametrize("since", [0, LATE])
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_of_every_kind_counts_evaluations_of_training_alone(kind, since):
+def test_state_of_every_kind_counts_evaluations_of_training_alone(kind, since, monkeypatch):
     made = []
+    monkeypatch.setenv("FEDLIGHTNING_CALLS", "0")  # so that it is gone after the test
 
     def make(**federation):
         made.append(Counts(kind, since, **federation))
