@@ -8,12 +8,13 @@ it look at something else has to add that here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fedlightning.oracle.sight import Sight
 
@@ -55,8 +56,8 @@ class Draft:
         """
         self._operations: list[Any] = []
         self._held: list[Any] = []
-        self._names: dict[int, Any] = {}
-        self._alive: list[Tensor] = []  # because ids of freed tensors are used again
+        self._names: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()  # tensors are freed as without a draft
+        self._count = 0
         for tensor in inputs:
             self._name(tensor)
 
@@ -75,7 +76,7 @@ class Draft:
     def _form(self, value: Any) -> Any:
         """Return what stands for an argument."""
         if isinstance(value, Tensor):
-            return self._names.get(id(value)) or self._name_from_outside(value)
+            return self._names.get(value) or self._name_from_outside(value)
         if isinstance(value, list | tuple):
             return [self._form(item) for item in value]
         if isinstance(value, _BY_TEXT):
@@ -92,10 +93,10 @@ class Draft:
             lies = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
             name = Tensor, id(tensor), *lies, tensor.dtype, tensor.device
         self._held.append(tensor)
-        self._names[id(tensor)] = name
+        self._names[tensor] = name
         return name
 
     def _name(self, tensor: Tensor) -> None:
         """Name an input or a result, by a number."""
-        self._alive.append(tensor)
-        self._names[id(tensor)] = int, len(self._alive)
+        self._count += 1
+        self._names[tensor] = int, self._count

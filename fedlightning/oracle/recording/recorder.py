@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
 from fedlightning.oracle.randomness import Noise, is_random
@@ -24,7 +26,10 @@ aten = torch.ops.aten
 
 
 class Recorder(TorchDispatchMode):
-    """Writes every operation that reaches the device into a program, as long as replays would be right."""
+    """Writes every operation that reaches the device into a program, as long as replays would be right.
+
+    What the function has no use for any more is freed meanwhile, as without a recorder.
+    """
 
     def __init__(self, inputs: Sequence[Tensor], noise: Noise, draft: Draft | None = None) -> None:
         """Begin before the first operation.
@@ -41,12 +46,12 @@ class Recorder(TorchDispatchMode):
         self._makes_tensors = False  # of Python's numbers, which an outline cannot compare
         self._program = Program(len(inputs))
         self._held: set[Name] = set()  # tensors from before the call, and views of them
-        self._names: dict[int, Name] = {}
-        self._storages: set[int] = set()  # of tensors that are not held, among the first so many that are alive
-        self._looked_at = 0
-        self._alive: list[Tensor] = []  # because ids of freed tensors are used again
+        self._names: MutableMapping[Tensor, Name] = WeakIdKeyDictionary()
+        self._storages: dict[int, StorageWeakRef] = {}  # of all others, whose ids are theirs as long as this lasts
+        self._inputs = inputs
+        self._devices: set[torch.device] = set()
         self._empty: list[Tensor] = []  # used again by every replay
-        self._lent: set[int] = set()  # ids of tensors that were empty, and have taken memory of others
+        self._lent: list[Tensor] = []  # were empty, and have taken memory of others
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
@@ -117,12 +122,11 @@ class Recorder(TorchDispatchMode):
             return None
         names = [self._name_of(output) for output in outputs]
         is_apart = names[0] not in self._joined_of_point and not any(map(self._is_in_point, outputs))
-        is_apart = is_apart and outputs[0].numel() == self._alive[0].numel()
-        is_apart = is_apart and self._alive[0].dtype in ROUNDED_ALIKE
-        device = self._alive[0].device
-        is_of_gpu = device.type == "cuda" and not self._draws and all(each.device == device for each in self._alive)
+        point = self._inputs[0]
+        is_apart = is_apart and outputs[0].numel() == point.numel() and point.dtype in ROUNDED_ALIKE
+        is_of_gpu = point.device.type == "cuda" and not self._draws and self._devices == {point.device}
         is_lasting = not (self._draws or self._makes_tensors or is_of_gpu)  # graphs keep memory of their own
-        return Replay(self._program, names, constant, is_apart, len(self._alive[0]) == 1, is_of_gpu, is_lasting)
+        return Replay(self._program, names, constant, is_apart, len(point) == 1, is_of_gpu, is_lasting)
 
     def _made_in_python(self, func: Any, value: Tensor) -> Tensor:
         """Note ``torch.tensor(...)``, which every replay makes anew because the function may write into the tensor."""
@@ -145,7 +149,7 @@ class Recorder(TorchDispatchMode):
             place = func._schema.arguments.index(argument)
             value = kwargs.get(argument.name, args[place] if place < len(args) else None)
             for item in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(item, Tensor) and self._names.get(id(item)) in self._held:
+                if isinstance(item, Tensor) and self._names.get(item) in self._held:
                     self._given_up = self._given_up or argument.alias_info.is_write
                     self._held.update(name for name in makes if name is not None)
 
@@ -159,7 +163,7 @@ class Recorder(TorchDispatchMode):
         if len(rest) == len(self._empty):
             return False
         self._empty = rest
-        self._lent.add(id(tensor))
+        self._lent.append(tensor)
         return True
 
     def _is_in_point(self, tensor: Tensor) -> bool:
@@ -175,19 +179,18 @@ class Recorder(TorchDispatchMode):
         """
         if type(tensor) not in (Tensor, nn.Parameter):
             return True
-        known = (each for each in self._alive[self._looked_at :] if self._names.get(id(each)) not in self._held)
-        self._storages.update(map(_storage, known))
-        self._looked_at = len(self._alive)
         storage = _storage(tensor)
-        return storage != 0 and storage in self._storages
+        return storage is not None and storage._cdata in self._storages
 
     def _call(self, tensor: Tensor, name: Name) -> None:
-        self._names[id(tensor)] = name
-        self._alive.append(tensor)
+        self._names[tensor] = name
+        self._devices.add(tensor.device)
+        if name not in self._held and (storage := _storage(tensor)) is not None:
+            self._storages[storage._cdata] = StorageWeakRef(storage)
 
     def _name_of(self, tensor: Tensor) -> Name:
-        name = self._names.get(id(tensor))
-        self._given_up = self._given_up or id(tensor) in self._lent
+        name = self._names.get(tensor)
+        self._given_up = self._given_up or any(tensor is each for each in self._lent)
         if name is None:  # held by the module, or from NumPy: a constant of the round
             self._given_up = self._given_up or self._may_be_known(tensor)
             name = self._program.hold(tensor)
@@ -280,14 +283,16 @@ def _is_empty(tensor: Tensor) -> bool:
     return tensor.numel() == 0 and tensor.layout == torch.strided and tensor.untyped_storage().nbytes() == 0
 
 
-def _storage(tensor: Tensor) -> int:
-    """Return where a tensor's storage begins; 0 if it has none to show.
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Return a tensor's storage; None if it has none to show, or an empty one.
 
     Wrappers of ``torch.func`` have none, nor the zeros that forward-mode derivatives begin with.
     """
     has_none = is_functorch_wrapped_tensor(tensor) or tensor._is_zerotensor()
-    plain = tensor.layout == torch.strided and not tensor.is_nested and not has_none
-    return tensor.untyped_storage().data_ptr() if plain else 0
+    if has_none or tensor.layout != torch.strided or tensor.is_nested:
+        return None
+    storage = tensor.untyped_storage()
+    return storage if storage.data_ptr() else None
 
 
 def _by_mask(indices: Any) -> bool:

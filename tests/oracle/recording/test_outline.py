@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.oracle.recording.outline import Draft
@@ -184,3 +185,17 @@ def test_an_outline_keeps_no_result_alive():
         assert len(kept.operations) == 2
     finally:
         gc.enable()
+
+
+def test_what_a_function_needs_no_longer_is_freed_while_it_is_drafted():
+    gone = []
+
+    def function(x, y):
+        z = x.exp()
+        before = StorageWeakRef(z.untyped_storage())
+        z = z + y
+        gone.append(before.expired())
+        return [z]
+
+    assert outline(function, X, Y) == outline(function, X + 1, Y)
+    assert gone == [True, True]

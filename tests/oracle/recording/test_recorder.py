@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from fedlightning.algorithms import FedAvg
@@ -281,3 +282,36 @@ def test_a_schedule_that_begins_late_is_seen():
             points.append(run(loop, [batch])[0])
     for together, alone in zip(points[:5], points[5:], strict=True):
         torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("known", [None, KnownRecordings()], ids=["forgotten", "known"])
+def test_what_a_function_needs_no_longer_is_freed_while_it_is_recorded(known):
+    gone = []
+
+    def function(x):
+        y = x.exp()
+        before = StorageWeakRef(y.untyped_storage())
+        y = y + 1
+        gone.append(before.expired())
+        return [y * 2], "constant"
+
+    recording = Recording(function, known=None if known is None else known.begin())
+    x = torch.randn(2)
+    assert torch.equal(recording(x)[0][0], (x.exp() + 1) * 2)
+    assert recording.is_replayed(x)
+    assert gone == [True]
+
+
+def test_tensors_in_places_and_under_ids_of_freed_ones_are_told_apart():
+    """Each result dies with the next, so that Python and PyTorch use its id and its memory again."""
+
+    def function(x):
+        y = x
+        for k in range(40):
+            y = (y * 1.01 + k).sin() - HELD
+        with torch.enable_grad():
+            z = y.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(z.tanh().softmax(0).square().sum(), z)
+        return [gradient], "constant"
+
+    assert rounds(function, 3, KnownRecordings()) == [True] * 9
