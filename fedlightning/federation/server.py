@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Literal
 
 from torch import Tensor
@@ -215,6 +216,7 @@ class FederatedServer:
         with closing(iter(answers)) as stream:  # type: ignore[type-var]
             for answer in in_order(expected(stream, request.stamp, invited), invited):
                 cohort.add(answer)
+                del answer  # the next clients may need the memory
         cohort.gather(processes, self.point.device)
         self.count_download(request, max(contacted, cohort.answered))
         self.traffic.upload += cohort.floats
@@ -327,6 +329,7 @@ def expected(answers: Iterable[Answer], stamp: Stamp, invited: Sequence[int]) ->
         elif awaited.issuperset(answer.client_ids):
             awaited.difference_update(answer.client_ids)
             yield answer
+            del answer  # the next clients may need the memory
             continue
         else:
             why = "it came twice" if set(invited).issuperset(answer.client_ids) else "the client was not invited"
@@ -351,8 +354,10 @@ def in_order(answers: Iterable[Answer], invited: Sequence[int]) -> Iterator[Answ
     places = {client: place for place, client in enumerate(invited)}
     waiting: list[tuple[int, int, Answer]] = []
     following = 0
-    for count, answer in enumerate(answers):
-        heappush(waiting, (places.get(answer.client_ids[0], len(places)), count, answer))
+    order = count()
+    for answer in answers:
+        heappush(waiting, (places.get(answer.client_ids[0], len(places)), next(order), answer))
+        del answer  # the next clients may need the memory
         while waiting and waiting[0][0] == following:
             following += len(waiting[0][2].client_ids)
             yield heappop(waiting)[2]

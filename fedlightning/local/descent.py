@@ -69,6 +69,7 @@ def descend(
     while batch := oracle.steps_in_place(w, v, batches, size) if in_place else next(batches, None):
         g, v = clipped_step(oracle, w, v, batch, personal_lr, clip, personal_step)
         w = step(w, g if direction is None else direction(w, g), batch.active)
+        del g  # steps in place need the memory
     return w.detach(), v
 
 

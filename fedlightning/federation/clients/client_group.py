@@ -293,21 +293,25 @@ class ClientGroup:
         return answer
 
 
-_COLUMNS = 2**18
+CACHED_COLUMNS, CACHED_NUMBERS = 2**18, 2**20
+"""Numbers of one client, and of several, whose differences are made at once."""
 
 
 def _distances(points: Tensor, reference: Tensor, columns: Tensor | None) -> Tensor:
     """Return the distance of each point ``[S, d]`` from a reference ``[d]``, over some columns; None for all.
 
-    Differences of many columns are made in blocks that fit into the caches.
+    Many differences are made in blocks that fit into the caches. A point's are the same ones beside any others.
     """
     if columns is not None:
         points, reference = points[:, columns], reference[columns]
-    pairs = [(points, reference)]
-    if reference.numel() > _COLUMNS:
-        pairs = list(zip(points.split(_COLUMNS, dim=1), reference.split(_COLUMNS), strict=True))
-    norms: list[Tensor] = [torch.linalg.vector_norm(point - start, dim=1) for point, start in pairs]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    if points.numel() <= CACHED_COLUMNS:
+        return torch.linalg.vector_norm(points - reference, dim=1)  # type: ignore[no-any-return]
+    parts, found = reference.split(CACHED_COLUMNS), []
+    for several in points.split(max(CACHED_NUMBERS // len(reference), 1)):
+        pairs = zip(several.split(CACHED_COLUMNS, dim=1), parts, strict=True)
+        norms = torch.stack([torch.linalg.vector_norm(point - part, dim=1) for point, part in pairs])
+        found.append(norms[0] if len(norms) == 1 else torch.linalg.vector_norm(norms, dim=0))
+    return torch.cat(found)
 
 
 class _Evaluators:

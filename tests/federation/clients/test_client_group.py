@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from fedlightning.algorithms import FIAELT, FedAvg
 from fedlightning.algorithms.base import PerClient, Point
+from fedlightning.channel import Channel, Clip
 from fedlightning.federation.clients import client_group
 from fedlightning.federation.clients.client_update import for_clients
 from fedlightning.local import SVRG, FixedSteps, GradientDescent
-from fedlightning.oracle import ObjectiveError, Sequential, Vectorized
+from fedlightning.oracle import Autocast, ObjectiveError, Sequential, Vectorized
 from fedlightning.oracle.effects.guard import Guard
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 
@@ -105,3 +107,33 @@ def test_gradients_on_all_data_are_replayed_once_their_number_is_known(solver, e
         if isinstance(oracle, Noting):
             assert oracle.announced == expected
     assert torch.equal(*points)
+
+
+@pytest.mark.parametrize("channel", [None, Channel([Clip(1.0)])], ids=["plain", "channel"])
+def test_the_answers_of_a_chunk_are_freed_before_the_next_chunk_begins(channel, monkeypatch):
+    before, gone = [], []
+    update = FedAvg.client_update
+
+    def watched(self, message, state, oracle):
+        gone.extend(each.expired() for each in before)
+        reply = update(self, message, state, oracle)
+        before[:] = [StorageWeakRef(reply.point.untyped_storage())]
+        return reply
+
+    algorithm = FedAvg(0.05)
+    loop = loop_for(quadratic(algorithm), Vectorized(chunk_size=2), channels=channel)
+    monkeypatch.setattr(FedAvg, "client_update", watched)
+    run(loop, rounds_of(algorithm, 1, size=6))
+    assert gone == [True, True]
+
+
+def test_the_drift_in_blocks_is_that_of_whole_points(monkeypatch):
+    algorithm, found = FedAvg(0.05), []
+    for columns, numbers in ((2**18, 2**20), (6, 2**20), (6, 12), (1, 1)):
+        monkeypatch.setattr(client_group, "CACHED_COLUMNS", columns)
+        monkeypatch.setattr(client_group, "CACHED_NUMBERS", numbers)
+        loop = loop_for(quadratic(algorithm), Vectorized())
+        (batch,) = rounds_of(algorithm, 1, size=3)
+        found.append(loop.run(batch, Autocast("cpu")).metrics["drift"])
+    torch.testing.assert_close(torch.stack(found), found[0].expand(4))
+    assert found[0] > 0
