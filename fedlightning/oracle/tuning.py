@@ -24,8 +24,8 @@ other cost far more."""
 WORTH_PARTS = 0.95
 """Clients divided among threads must save a twentieth: their steps wait for each other, so that threads seldom do."""
 
-WORTH_MORE_CLIENTS = 0.98
-"""Larger chunks must save a little of the time, for the memory that they take; fewer chunks also cost less to begin."""
+WORTH_MORE_CLIENTS = 0.95
+"""Larger chunks must save a twentieth of the time, for the memory that they take; fewer also cost less to begin."""
 
 SMALLEST_HALVED = 2
 """Chunks of two clients are not cut further; what is left is to replay them one by one."""

@@ -43,8 +43,11 @@ from fedlightning.oracle.recording.recorded import Recorded
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
 
-GROWN_BYTES = 4 * CACHE_BYTES
+GROWN_BYTES = 3 * CACHE_BYTES
 """Larger chunks than fit the caches are tried up to this size: where operations are small, their number decides."""
+
+POINTS_BYTES = 4 * CACHE_BYTES
+"""Points and updates of a chunk whose clients are computed one by one, or one on each thread."""
 
 TURNS = 8
 """Clients of a chunk for each thread that takes one client at a time, if more than fit the caches: more gain little."""
@@ -146,7 +149,7 @@ class Vectorized(ClientBatching):
             if cost.free_bytes is not None:
                 return max(1, cost.free_bytes // (2 * _numbers(cost)))
             point_and_update = 2 * cost.dim * cost.itemsize
-            fit = max(CACHE_BYTES // _numbers(cost), min(GROWN_BYTES // point_and_update, TURNS * self.at_a_time))
+            fit = max(CACHE_BYTES // _numbers(cost), min(POINTS_BYTES // point_and_update, TURNS * self.at_a_time))
             return max(1, fit // self.at_a_time) * self.at_a_time
         client = _numbers(cost) + 2 * cost.activation_bytes
         if cost.free_bytes is not None:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-MOST_WAITING, MOST_WAITING_BYTES = 16, 2**24
+MOST_WAITING, MOST_WAITING_BYTES = 16, 2**22
 """Steps that wait to be taken, and the memory of their samples, which are copied: more gain little."""
 
 Step = TypeVar("Step")
