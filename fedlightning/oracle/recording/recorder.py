@@ -183,6 +183,7 @@ class Recorder(TorchDispatchMode):
         return storage is not None and storage._cdata in self._storages
 
     def _call(self, tensor: Tensor, name: Name) -> None:
+        self._given_up = self._given_up or _has_parts(tensor)
         self._names[tensor] = name
         self._devices.add(tensor.device)
         if name not in self._held and (storage := _storage(tensor)) is not None:
@@ -283,6 +284,11 @@ def _is_empty(tensor: Tensor) -> bool:
     return tensor.numel() == 0 and tensor.layout == torch.strided and tensor.untyped_storage().nbytes() == 0
 
 
+def _has_parts(tensor: Tensor) -> bool:
+    """Return whether a tensor's class has operations of its own, on tensors that are its attributes, as a rule."""
+    return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """Return a tensor's storage; None if it has none to show, or an empty one.
 
@@ -292,7 +298,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     if has_none or tensor.layout != torch.strided or tensor.is_nested:
         return None
     storage = tensor.untyped_storage()
-    return storage if storage.data_ptr() else None
+    return storage if storage.nbytes() else None
 
 
 def _by_mask(indices: Any) -> bool:

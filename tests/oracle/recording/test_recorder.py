@@ -315,3 +315,30 @@ def test_tensors_in_places_and_under_ids_of_freed_ones_are_told_apart():
         return [gradient], "constant"
 
     assert rounds(function, 3, KnownRecordings()) == [True] * 9
+
+
+class Pair(torch.Tensor):
+    """A tensor in two parts, with operations of its own."""
+
+    @staticmethod
+    def __new__(cls, a, b):
+        pair = torch.Tensor._make_wrapper_subclass(cls, a.shape, dtype=a.dtype)
+        pair.a, pair.b = a, b
+        return pair
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def test_what_an_operation_has_wrapped_is_no_constant():
+    """The recorder does not see how the parts came about."""
+    with torch.library._scoped_library("fedlightning_tests", "DEF") as library:
+        library.define("paired(Tensor x) -> Tensor")
+        library.impl("paired", lambda x: Pair(x.clone(), x + 1), "CPU")
+
+        def function(x):
+            pair = torch.ops.fedlightning_tests.paired(x.sin())
+            return [pair.a * 2 + pair.b], "constant"
+
+        assert rounds(function, 2, KnownRecordings()) == [False] * 6
