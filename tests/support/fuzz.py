@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -462,7 +463,7 @@ def table(outcomes: list[Outcome]) -> str:
         "`python -m tests.support.fuzz` trains every module and every differentiable operation that torch tests itself",
         "with, and a list of objectives written by hand, one by one and in the ways named below, and compares",
         f"parameters, buffers and logged values after {ROUNDS} rounds of {STEPS} steps in float64",
-        f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU. In this table:",
+        f"(tolerance {TOLERANCE:g}, relative). Torch {torch.__version__}, on a CPU, {date.today()}. In this table:",
         f"{', '.join(source for source in SOURCES if any(o.name.startswith(f'{source}:') for o in ran))}; ways: "
         f"{', '.join(name for name in WAYS if any(name in o.ways for o in ran))}.",
         "",
