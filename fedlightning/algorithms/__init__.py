@@ -3,69 +3,64 @@
 The papers' minimax names are aliases: ``FedAvgGDA`` is :class:`FedAvg` on a task with a max block, and so on.
 """
 
-from typing import TYPE_CHECKING
-
-from fedlightning.core.lazy import lazily
-
-if TYPE_CHECKING:
-    from fedlightning.algorithms.adaptation import AdaptsInUse
-    from fedlightning.algorithms.apfl import APFL
-    from fedlightning.algorithms.base import (
-        Algorithm,
-        LocalGradientAlgorithm,
-        OptimizerCallable,
-        Phase,
-        Point,
-        Reply,
-        count,
-        increment,
-        over_all_clients,
-        relative_to,
-        squared_norm_of,
-    )
-    from fedlightning.algorithms.binding import in_round
-    from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
-    from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
-    from fedlightning.algorithms.coda_plus import CODAPlus
-    from fedlightning.algorithms.codasca import CODASCA
-    from fedlightning.algorithms.ditto import Ditto
-    from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
-    from fedlightning.algorithms.fe_dual_ex import FeDualEx
-    from fedlightning.algorithms.fed_admm import FedADMM
-    from fedlightning.algorithms.fed_admm_gong import FedADMMGong
-    from fedlightning.algorithms.fed_ala import FedALA
-    from fedlightning.algorithms.fed_alt import FedAlt
-    from fedlightning.algorithms.fed_apm import FedAPM
-    from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
-    from fedlightning.algorithms.fed_babu import FedBABU
-    from fedlightning.algorithms.fed_buff import FedBuff
-    from fedlightning.algorithms.fed_cp import FedCP
-    from fedlightning.algorithms.fed_dr import FedDR
-    from fedlightning.algorithms.fed_dual_avg import FedDualAvg
-    from fedlightning.algorithms.fed_dyn import FedDyn
-    from fedlightning.algorithms.fed_exp import FedExP
-    from fedlightning.algorithms.fed_mid import FedMiD
-    from fedlightning.algorithms.fed_mip import FedMiP
-    from fedlightning.algorithms.fed_mm import FedMM
-    from fedlightning.algorithms.fed_nova import FedNova
-    from fedlightning.algorithms.fed_pd import FedPD
-    from fedlightning.algorithms.fed_per import FedPer
-    from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
-    from fedlightning.algorithms.fed_rep import FedRep
-    from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
-    from fedlightning.algorithms.fed_skip import FedSkip
-    from fedlightning.algorithms.fed_split import FedSplit
-    from fedlightning.algorithms.fiaelt import FIAELT
-    from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
-    from fedlightning.algorithms.lp_proj import LpProj
-    from fedlightning.algorithms.moon import MOON
-    from fedlightning.algorithms.p_fed_me import pFedMe
-    from fedlightning.algorithms.per_fed_avg import PerFedAvg
-    from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
-    from fedlightning.algorithms.scaffnew import Scaffnew
-    from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
-    from fedlightning.algorithms.splitting import SplittingAlgorithm
-    from fedlightning.algorithms.stateful_fed_avg import StatefulFedAvg
+from fedlightning.algorithms.adaptation import AdaptsInUse
+from fedlightning.algorithms.apfl import APFL
+from fedlightning.algorithms.base import (
+    Algorithm,
+    LocalGradientAlgorithm,
+    OptimizerCallable,
+    Phase,
+    Point,
+    Reply,
+    count,
+    increment,
+    over_all_clients,
+    relative_to,
+    squared_norm_of,
+)
+from fedlightning.algorithms.binding import in_round
+from fedlightning.algorithms.catalyst_scaffold_s import CatalystScaffoldS
+from fedlightning.algorithms.cdma import CDMA, CDMA_ADA, CDMA_NC, CDMA_ONE
+from fedlightning.algorithms.coda_plus import CODAPlus
+from fedlightning.algorithms.codasca import CODASCA
+from fedlightning.algorithms.ditto import Ditto
+from fedlightning.algorithms.extra_step_local_sgd import ExtraStepLocalSGD
+from fedlightning.algorithms.fe_dual_ex import FeDualEx
+from fedlightning.algorithms.fed_admm import FedADMM
+from fedlightning.algorithms.fed_admm_gong import FedADMMGong
+from fedlightning.algorithms.fed_ala import FedALA
+from fedlightning.algorithms.fed_alt import FedAlt
+from fedlightning.algorithms.fed_apm import FedAPM
+from fedlightning.algorithms.fed_avg import FedAvg, FedAvgGDA, FedSim
+from fedlightning.algorithms.fed_babu import FedBABU
+from fedlightning.algorithms.fed_buff import FedBuff
+from fedlightning.algorithms.fed_cp import FedCP
+from fedlightning.algorithms.fed_dr import FedDR
+from fedlightning.algorithms.fed_dual_avg import FedDualAvg
+from fedlightning.algorithms.fed_dyn import FedDyn
+from fedlightning.algorithms.fed_exp import FedExP
+from fedlightning.algorithms.fed_mid import FedMiD
+from fedlightning.algorithms.fed_mip import FedMiP
+from fedlightning.algorithms.fed_mm import FedMM
+from fedlightning.algorithms.fed_nova import FedNova
+from fedlightning.algorithms.fed_pd import FedPD
+from fedlightning.algorithms.fed_per import FedPer
+from fedlightning.algorithms.fed_prox import FedProx, FedProxGDA
+from fedlightning.algorithms.fed_rep import FedRep
+from fedlightning.algorithms.fed_sgda import FedSGD, FedSGDA, ParallelSGDA
+from fedlightning.algorithms.fed_skip import FedSkip
+from fedlightning.algorithms.fed_split import FedSplit
+from fedlightning.algorithms.fiaelt import FIAELT
+from fedlightning.algorithms.local_sgda_plus import LocalSGDAPlus
+from fedlightning.algorithms.lp_proj import LpProj
+from fedlightning.algorithms.moon import MOON
+from fedlightning.algorithms.p_fed_me import pFedMe
+from fedlightning.algorithms.per_fed_avg import PerFedAvg
+from fedlightning.algorithms.projected_gda import PGDA, ProjectedGDA
+from fedlightning.algorithms.scaffnew import Scaffnew
+from fedlightning.algorithms.scaffold import SCAFFOLD, SCAFFOLDS
+from fedlightning.algorithms.splitting import SplittingAlgorithm
+from fedlightning.algorithms.stateful_fed_avg import StatefulFedAvg
 from fedlightning.core.validation import require
 from fedlightning.schedules import Schedule
 
@@ -139,58 +134,3 @@ __all__ = [
     "require",
     "squared_norm_of",
 ]
-
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "adaptation": "AdaptsInUse",
-        "apfl": "APFL",
-        "base": (
-            "Algorithm LocalGradientAlgorithm OptimizerCallable Phase Point Reply count increment "
-            "over_all_clients relative_to squared_norm_of"
-        ),
-        "binding": "in_round",
-        "catalyst_scaffold_s": "CatalystScaffoldS",
-        "cdma": "CDMA CDMA_ADA CDMA_NC CDMA_ONE",
-        "coda_plus": "CODAPlus",
-        "codasca": "CODASCA",
-        "ditto": "Ditto",
-        "extra_step_local_sgd": "ExtraStepLocalSGD",
-        "fe_dual_ex": "FeDualEx",
-        "fed_admm": "FedADMM",
-        "fed_admm_gong": "FedADMMGong",
-        "fed_ala": "FedALA",
-        "fed_alt": "FedAlt",
-        "fed_apm": "FedAPM",
-        "fed_avg": "FedAvg FedAvgGDA FedSim",
-        "fed_babu": "FedBABU",
-        "fed_buff": "FedBuff",
-        "fed_cp": "FedCP",
-        "fed_dr": "FedDR",
-        "fed_dual_avg": "FedDualAvg",
-        "fed_dyn": "FedDyn",
-        "fed_exp": "FedExP",
-        "fed_mid": "FedMiD",
-        "fed_mip": "FedMiP",
-        "fed_mm": "FedMM",
-        "fed_nova": "FedNova",
-        "fed_pd": "FedPD",
-        "fed_per": "FedPer",
-        "fed_prox": "FedProx FedProxGDA",
-        "fed_rep": "FedRep",
-        "fed_sgda": "FedSGD FedSGDA ParallelSGDA",
-        "fed_skip": "FedSkip",
-        "fed_split": "FedSplit",
-        "fiaelt": "FIAELT",
-        "local_sgda_plus": "LocalSGDAPlus",
-        "lp_proj": "LpProj",
-        "moon": "MOON",
-        "p_fed_me": "pFedMe",
-        "per_fed_avg": "PerFedAvg",
-        "projected_gda": "PGDA ProjectedGDA",
-        "scaffnew": "Scaffnew",
-        "scaffold": "SCAFFOLD SCAFFOLDS",
-        "splitting": "SplittingAlgorithm",
-        "stateful_fed_avg": "StatefulFedAvg",
-    },
-)

@@ -1,19 +1,14 @@
 """Compressors of updates, and sums of whole numbers."""
 
-from typing import TYPE_CHECKING
-
-from fedlightning.core.lazy import lazily
-
-if TYPE_CHECKING:
-    from fedlightning.channel.compression.compressor import Compressed, Compressor
-    from fedlightning.channel.compression.draws import Draws
-    from fedlightning.channel.compression.error_feedback import ErrorFeedback
-    from fedlightning.channel.compression.fixed_point import FixedPoint
-    from fedlightning.channel.compression.natural import NaturalCompression
-    from fedlightning.channel.compression.qsgd import QSGD
-    from fedlightning.channel.compression.rand_k import RandK
-    from fedlightning.channel.compression.sign import SignCompression
-    from fedlightning.channel.compression.top_k import TopK
+from fedlightning.channel.compression.compressor import Compressed, Compressor
+from fedlightning.channel.compression.draws import Draws
+from fedlightning.channel.compression.error_feedback import ErrorFeedback
+from fedlightning.channel.compression.fixed_point import FixedPoint
+from fedlightning.channel.compression.natural import NaturalCompression
+from fedlightning.channel.compression.qsgd import QSGD
+from fedlightning.channel.compression.rand_k import RandK
+from fedlightning.channel.compression.sign import SignCompression
+from fedlightning.channel.compression.top_k import TopK
 
 __all__ = [
     "QSGD",
@@ -27,18 +22,3 @@ __all__ = [
     "SignCompression",
     "TopK",
 ]
-
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "compressor": "Compressed Compressor",
-        "draws": "Draws",
-        "error_feedback": "ErrorFeedback",
-        "fixed_point": "FixedPoint",
-        "natural": "NaturalCompression",
-        "qsgd": "QSGD",
-        "rand_k": "RandK",
-        "sign": "SignCompression",
-        "top_k": "TopK",
-    },
-)

@@ -1,22 +1,17 @@
 """Aggregation rules that a minority of arbitrary updates cannot move far, and simulated adversaries to try them on."""
 
-from typing import TYPE_CHECKING
-
-from fedlightning.core.lazy import lazily
-
-if TYPE_CHECKING:
-    from fedlightning.channel.robust.attacks.alie import ALIE
-    from fedlightning.channel.robust.attacks.base import Attack
-    from fedlightning.channel.robust.attacks.gaussian import GaussianAttack
-    from fedlightning.channel.robust.attacks.inner_product import InnerProductManipulation
-    from fedlightning.channel.robust.attacks.sign_flip import SignFlip
-    from fedlightning.channel.robust.centered_clipping import CenteredClipping
-    from fedlightning.channel.robust.geometric_median import GeometricMedian
-    from fedlightning.channel.robust.krum import Krum, MultiKrum
-    from fedlightning.channel.robust.mean import Mean
-    from fedlightning.channel.robust.median import Median
-    from fedlightning.channel.robust.mixing import NearestNeighbourMixing
-    from fedlightning.channel.robust.trimmed_mean import TrimmedMean
+from fedlightning.channel.robust.attacks.alie import ALIE
+from fedlightning.channel.robust.attacks.base import Attack
+from fedlightning.channel.robust.attacks.gaussian import GaussianAttack
+from fedlightning.channel.robust.attacks.inner_product import InnerProductManipulation
+from fedlightning.channel.robust.attacks.sign_flip import SignFlip
+from fedlightning.channel.robust.centered_clipping import CenteredClipping
+from fedlightning.channel.robust.geometric_median import GeometricMedian
+from fedlightning.channel.robust.krum import Krum, MultiKrum
+from fedlightning.channel.robust.mean import Mean
+from fedlightning.channel.robust.median import Median
+from fedlightning.channel.robust.mixing import NearestNeighbourMixing
+from fedlightning.channel.robust.trimmed_mean import TrimmedMean
 
 __all__ = [
     "ALIE",
@@ -33,21 +28,3 @@ __all__ = [
     "SignFlip",
     "TrimmedMean",
 ]
-
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "attacks.alie": "ALIE",
-        "attacks.base": "Attack",
-        "attacks.gaussian": "GaussianAttack",
-        "attacks.inner_product": "InnerProductManipulation",
-        "attacks.sign_flip": "SignFlip",
-        "centered_clipping": "CenteredClipping",
-        "geometric_median": "GeometricMedian",
-        "krum": "Krum MultiKrum",
-        "mean": "Mean",
-        "median": "Median",
-        "mixing": "NearestNeighbourMixing",
-        "trimmed_mean": "TrimmedMean",
-    },
-)
