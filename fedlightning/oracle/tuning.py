@@ -24,6 +24,9 @@ other cost far more."""
 WORTH_PARTS = 0.95
 """Clients divided among threads must save a twentieth: their steps wait for each other, so that threads seldom do."""
 
+SHORTEST_DIVIDED = 5e-4
+"""Steps of fewer seconds are not divided: threads take turns at the interpreter, where such steps spend their time."""
+
 WORTH_MORE_CLIENTS = 0.95
 """Larger chunks must save a twentieth of the time, for the memory that they take; fewer also cost less to begin."""
 
@@ -117,7 +120,7 @@ class Tuning:
     def _divided(self, way: Vectorized, best: float) -> tuple[Vectorized, float] | None:
         """Return the way with its clients divided among all threads, each part as large as a chunk, if it is faster."""
         most, size = torch.get_num_threads(), _size(way)
-        if most == 1 or not way.can_be_divided(self.objective):
+        if most == 1 or size * best < SHORTEST_DIVIDED or not way.can_be_divided(self.objective):
             return None
         together = max([size, *(each for each in self.larger if each <= most * size)])
         candidate = replace(way, threads=None, parts=most, chunk_size=together)

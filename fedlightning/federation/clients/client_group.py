@@ -222,6 +222,7 @@ class ClientGroup:
                 waiting.appendleft(part)
             else:
                 yield answer
+                del answer  # the next part may need the memory, which was short
 
     def _attempt(
         self, chunk: Chunk, phase: Phase, request: Request, evaluators: _Evaluators, selection: OracleSelection
@@ -300,7 +301,7 @@ CACHED_COLUMNS, CACHED_NUMBERS = 2**18, 2**20
 def _distances(points: Tensor, reference: Tensor, columns: Tensor | None) -> Tensor:
     """Return the distance of each point ``[S, d]`` from a reference ``[d]``, over some columns; None for all.
 
-    Many differences are made in blocks that fit into the caches. A point's are the same ones beside any others.
+    Many differences are made in blocks that fit into the caches.
     """
     if columns is not None:
         points, reference = points[:, columns], reference[columns]

@@ -8,14 +8,14 @@ it look at something else has to add that here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
+from fedlightning.oracle.recording.names import Names
 from fedlightning.oracle.sight import Sight
 
 _BY_TEXT = (bool, float, complex)
@@ -56,7 +56,7 @@ class Draft:
         """
         self._operations: list[Any] = []
         self._held: list[Any] = []
-        self._names: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()  # tensors are freed as without a draft
+        self._names: Names[Any] = Names()
         self._count = 0
         for tensor in inputs:
             self._name(tensor)

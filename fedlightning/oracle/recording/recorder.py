@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from fedlightning.oracle.base import ROUNDED_ALIKE
 from fedlightning.oracle.randomness import Noise, is_random
 from fedlightning.oracle.recording.direct import runs_python, with_overrides
 from fedlightning.oracle.recording.lines import Name
+from fedlightning.oracle.recording.names import Names
 from fedlightning.oracle.recording.outline import Draft, flat
 from fedlightning.oracle.recording.program import Program
 from fedlightning.oracle.recording.replay import Replay
+from fedlightning.oracle.recording.results import Results
 
 aten = torch.ops.aten
 
@@ -28,7 +27,7 @@ aten = torch.ops.aten
 class Recorder(TorchDispatchMode):
     """Writes every operation that reaches the device into a program, as long as replays would be right.
 
-    What the function has no use for any more is freed meanwhile, as without a recorder.
+    Large tensors that the function has no use for any more are freed meanwhile, as without a recorder.
     """
 
     def __init__(self, inputs: Sequence[Tensor], noise: Noise, draft: Draft | None = None) -> None:
@@ -46,8 +45,8 @@ class Recorder(TorchDispatchMode):
         self._makes_tensors = False  # of Python's numbers, which an outline cannot compare
         self._program = Program(len(inputs))
         self._held: set[Name] = set()  # tensors from before the call, and views of them
-        self._names: MutableMapping[Tensor, Name] = WeakIdKeyDictionary()
-        self._storages: dict[int, StorageWeakRef] = {}  # of all others, whose ids are theirs as long as this lasts
+        self._names: Names[Name] = Names()
+        self._results = Results()  # all others
         self._inputs = inputs
         self._devices: set[torch.device] = set()
         self._empty: list[Tensor] = []  # used again by every replay
@@ -179,15 +178,14 @@ class Recorder(TorchDispatchMode):
         """
         if type(tensor) not in (Tensor, nn.Parameter):
             return True
-        storage = _storage(tensor)
-        return storage is not None and storage._cdata in self._storages
+        return self._results.may_include(tensor)
 
     def _call(self, tensor: Tensor, name: Name) -> None:
         self._given_up = self._given_up or _has_parts(tensor)
         self._names[tensor] = name
         self._devices.add(tensor.device)
-        if name not in self._held and (storage := _storage(tensor)) is not None:
-            self._storages[storage._cdata] = StorageWeakRef(storage)
+        if not self._given_up and name not in self._held:
+            self._results.add(tensor)
 
     def _name_of(self, tensor: Tensor) -> Name:
         name = self._names.get(tensor)
@@ -287,18 +285,6 @@ def _is_empty(tensor: Tensor) -> bool:
 def _has_parts(tensor: Tensor) -> bool:
     """Return whether a tensor's class has operations of its own, on tensors that are its attributes, as a rule."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
-
-
-def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return a tensor's storage; None if it has none to show, or an empty one.
-
-    Wrappers of ``torch.func`` have none, nor the zeros that forward-mode derivatives begin with.
-    """
-    has_none = is_functorch_wrapped_tensor(tensor) or tensor._is_zerotensor()
-    if has_none or tensor.layout != torch.strided or tensor.is_nested:
-        return None
-    storage = tensor.untyped_storage()
-    return storage if storage.nbytes() else None
 
 
 def _by_mask(indices: Any) -> bool:

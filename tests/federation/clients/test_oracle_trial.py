@@ -85,6 +85,14 @@ def test_a_chunk_is_divided_among_threads_where_that_is_faster(parts, monkeypatc
     torch.testing.assert_close(found, trained(Sequential())[0], rtol=1e-12, atol=1e-12)
 
 
+def test_short_steps_are_not_divided(monkeypatch, two_threads):
+    def seconds(self, oracle, *arguments):
+        return 5e-3 if isinstance(oracle, Sequential) else 1e-5 * oracle.chunk_size / oracle.parts
+
+    monkeypatch.setattr(Auto, "seconds", seconds)
+    assert trained(Auto())[1].oracle.parts == 1
+
+
 class Doubled(torch.autograd.Function):
     """Written as it was before vmap, which refuses it."""
 

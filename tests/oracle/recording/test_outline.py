@@ -11,6 +11,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedlightning.oracle.recording.names import LARGE
 from fedlightning.oracle.recording.outline import Draft
 
 
@@ -197,5 +198,6 @@ def test_what_a_function_needs_no_longer_is_freed_while_it_is_drafted():
         gone.append(before.expired())
         return [z]
 
-    assert outline(function, X, Y) == outline(function, X + 1, Y)
+    x, y = torch.ones(LARGE), torch.ones(LARGE)
+    assert outline(function, x, y) == outline(function, x + 1, y)
     assert gone == [True, True]

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from fedlightning.algorithms import FedAvg
 from fedlightning.oracle import Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording import recorder
 from fedlightning.oracle.recording.known import KnownRecordings
+from fedlightning.oracle.recording.names import LARGE
 from fedlightning.oracle.recording.program import Program
 from fedlightning.oracle.recording.recording import Recording, key_of
 from tests.support.cohorts import NETS, assert_equal_evaluations, setting
@@ -296,7 +298,7 @@ def test_what_a_function_needs_no_longer_is_freed_while_it_is_recorded(known):
         return [y * 2], "constant"
 
     recording = Recording(function, known=None if known is None else known.begin())
-    x = torch.randn(2)
+    x = torch.randn(LARGE)
     assert torch.equal(recording(x)[0][0], (x.exp() + 1) * 2)
     assert recording.is_replayed(x)
     assert gone == [True]
@@ -306,15 +308,44 @@ def test_tensors_in_places_and_under_ids_of_freed_ones_are_told_apart():
     """Each result dies with the next, so that Python and PyTorch use its id and its memory again."""
 
     def function(x):
-        y = x
+        y = x.repeat(LARGE)
         for k in range(40):
-            y = (y * 1.01 + k).sin() - HELD
+            y = (y * 1.01 + k).sin() - HELD.repeat(LARGE)
         with torch.enable_grad():
             z = y.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(z.tanh().softmax(0).square().sum(), z)
         return [gradient], "constant"
 
     assert rounds(function, 3, KnownRecordings()) == [True] * 9
+
+
+def through_dlpack(y):
+    return from_dlpack(to_dlpack(y))
+
+
+def through_dlpack_in_part(y):
+    return from_dlpack(to_dlpack(y[1:]))[:1]
+
+
+def through_a_buffer(y):
+    return torch.frombuffer(y.numpy(), dtype=y.dtype)
+
+
+@pytest.mark.parametrize("count", [1, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("again", [through_dlpack, through_dlpack_in_part, through_a_buffer])
+def test_memory_of_a_result_that_comes_back_in_another_tensor_is_no_constant(again, count):
+    def function(x):
+        y = x.repeat(count).sin()
+        return [again(y) * 2 + y], "constant"
+
+    assert rounds(function, 3, KnownRecordings()) == [False] * 9
+
+
+def test_empty_results_do_not_cost_what_is_known():
+    def function(x):
+        return [torch.cat([torch.zeros(0), x]) * 2], "constant"
+
+    assert rounds(function, 4, KnownRecordings()) == [True] * 12
 
 
 class Pair(torch.Tensor):
