@@ -1,6 +1,7 @@
 """Draws docs/figures/tables.png from docs/figures/tables.csv: accuracies after 50 rounds, ours beside others'.
 
-The numbers are those of experiments/benchmarks/README.md.
+Of a run of ours that diverged there is no accuracy, and theirs stands alone. The numbers are those of
+experiments/benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def main():
         for row in (row for row in rows if row["data"] == name):
             methods = list(COLORS)
             place = own.index(row["split"]) + 0.2 * (methods.index(row["method"]) - 1.5)
-            color, ours, theirs = COLORS[row["method"]], float(row["ours"]), float(row["theirs"])
+            color, theirs = COLORS[row["method"]], float(row["theirs"])
+            ours = float("nan" if row["ours"] == "diverges" else row["ours"])
             panel.plot([ours, theirs], [place, place], color=color, linewidth=1, alpha=0.6)
             panel.plot(theirs, place, "o", color=color, markerfacecolor="white", markersize=6)
             panel.plot(ours, place, "o", color=color, markersize=4)

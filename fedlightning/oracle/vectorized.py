@@ -43,7 +43,7 @@ from fedlightning.oracle.recording.recorded import Recorded
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
 
-GROWN_BYTES = 3 * CACHE_BYTES
+GROWN_BYTES = 5 * CACHE_BYTES // 2
 """Larger chunks than fit the caches are tried up to this size: where operations are small, their number decides."""
 
 POINTS_BYTES = 4 * CACHE_BYTES
