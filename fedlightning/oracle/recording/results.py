@@ -13,11 +13,11 @@ from fedlightning.oracle.recording.names import is_large
 
 
 class _Memory(NamedTuple):
-    """Bytes of a storage, from ``start`` up to ``stop``; they may serve others once the storage is gone."""
+    """Bytes from ``start`` up to ``stop``, which may serve others once their storage is gone; None if it is kept."""
 
     start: int
     stop: int
-    storage: StorageWeakRef | None = None
+    storage: StorageWeakRef | None
 
 
 class Results:
@@ -37,7 +37,7 @@ class Results:
         if not is_large(tensor):
             self._small.append(tensor)
         elif (storage := _storage(tensor)) is not None:
-            self._memory.append(_memory(storage)._replace(storage=StorageWeakRef(storage)))
+            self._memory.append(_memory(storage, StorageWeakRef(storage)))
 
     def may_include(self, tensor: Tensor) -> bool:
         """Return whether a tensor's memory is that of a result, or a part of it."""
@@ -54,9 +54,9 @@ class Results:
         )
 
 
-def _memory(storage: torch.UntypedStorage) -> _Memory:
+def _memory(storage: torch.UntypedStorage, reference: StorageWeakRef | None = None) -> _Memory:
     start = storage.data_ptr()
-    return _Memory(start, start + storage.nbytes())
+    return _Memory(start, start + storage.nbytes(), reference)
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
