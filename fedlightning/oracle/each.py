@@ -65,17 +65,19 @@ class Each(StepsInPlace):
 
         A thread takes several steps of a client in a row, if they may wait for each other.
         """
+        waiting: Waiting[_Step] = Waiting()
 
-        def take(steps: Sequence[_Step]) -> None:
+        def take() -> None:
+            steps = waiting.pop()
+
             def client(i: int) -> None:
                 with Course(w[i], lr) as course:
                     for waited in steps:
                         self._noise.begin(waited.randomness, i)
                         waited.take(course, i)
 
-            run(client, len(w), self._threads)
-
-        waiting = Waiting(take)
+            if steps:
+                run(client, len(w), self._threads)
 
         def step(b: Tensor, data: Any, randomness: Randomness | None) -> Evaluation | None:
             leaves, structure = flatten(data)
@@ -85,13 +87,12 @@ class Each(StepsInPlace):
             if not one.can_step(inputs[0]):
                 return None
             results = one.empty(len(w), without_operator=True)
-            waiting.add(_Step(one, inputs, results, randomness), leaves)
-            if copies is None:
-                waiting.take()
+            if waiting.add(_Step(one, inputs, results, randomness), leaves) or copies is None:
+                take()
             return Evaluation.of_parts([w, *results], one.names)
 
         yield step
-        waiting.take()
+        take()
 
     def _of_each(
         self, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks, randomness: Randomness | None

@@ -119,7 +119,7 @@ class CourseInParts:
         """
         self._point, self._threads, self._parts = point, threads, _parts(len(point), threads)
         self._courses = [Course(point[part], lr) for part in self._parts]
-        self._waiting = Waiting(self._take)
+        self._waiting: Waiting[_Step] = Waiting()
         self._known = known
 
     def step(
@@ -140,7 +140,7 @@ class CourseInParts:
         others = (*fixed, *(samples if copies is None else copies))
         kind = recording, key_of((self._point, *others))
         if kind not in self._known:
-            self._waiting.take()
+            self._take()
             if not self._can_step(recording, others):
                 return None
             results, names = self._first(recording, others)
@@ -148,9 +148,8 @@ class CourseInParts:
             return results, names
         like, names = self._known[kind]
         step = _Step(recording, others, [torch.empty_like(each, device=self._point.device) for each in like])
-        self._waiting.add(step, copies or ())
-        if copies is None:
-            self._waiting.take()
+        if self._waiting.add(step, copies or ()) or copies is None:
+            self._take()
         return step.results, names
 
     def __enter__(self) -> Self:
@@ -161,7 +160,7 @@ class CourseInParts:
             for course in self._courses:
                 stack.enter_context(course)
             if kind is None:
-                self._waiting.take()
+                self._take()
 
     def _can_step(self, recording: Recording, others: tuple[Tensor, ...]) -> bool:
         inputs = (self._point, *others)
@@ -178,12 +177,16 @@ class CourseInParts:
         run(compute, len(self._parts), self._threads)
         return [torch.cat(several) for several in zip(*(results for results, _ in found), strict=True)], found[0][1]
 
-    def _take(self, steps: Sequence[_Step]) -> None:
+    def _take(self) -> None:
+        """Take all steps that wait."""
+        steps = self._waiting.pop()
+
         def compute(k: int) -> None:
             for step in steps:
                 step.take(self._courses[k], self._parts[k])
 
-        run(compute, len(self._parts), self._threads)
+        if steps:
+            run(compute, len(self._parts), self._threads)
 
 
 @dataclass(frozen=True)

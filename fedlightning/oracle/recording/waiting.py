@@ -6,7 +6,7 @@ work, one of them is late at every step. A step that reads the buffers of the on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -20,33 +20,29 @@ Step = TypeVar("Step")
 class Waiting(Generic[Step]):
     """Keeps steps until they are many."""
 
-    def __init__(self, take: Callable[[Sequence[Step]], None]) -> None:
-        """Wait for the first one.
-
-        Args:
-            take: Takes steps, in their order.
-        """
-        self._take = take
+    def __init__(self) -> None:
+        """Wait for the first one."""
         self._steps: list[Step] = []
         self._num_bytes = 0
 
-    def add(self, step: Step, held: Sequence[Tensor]) -> None:
-        """Let a step wait; take all that wait once they are many, or hold much memory.
+    def add(self, step: Step, held: Sequence[Tensor]) -> bool:
+        """Let a step wait.
 
         Args:
             step: The step.
             held: What it keeps in memory.
+
+        Returns:
+            Whether the steps are many, or hold much memory, and are to be taken.
         """
         self._steps.append(step)
         self._num_bytes += sum(tensor.nbytes for tensor in held)
-        if len(self._steps) >= MOST_WAITING or self._num_bytes >= MOST_WAITING_BYTES:
-            self.take()
+        return len(self._steps) >= MOST_WAITING or self._num_bytes >= MOST_WAITING_BYTES
 
-    def take(self) -> None:
-        """Take all steps that wait."""
+    def pop(self) -> Sequence[Step]:
+        """Return all steps that wait, in their order; none waits from then on."""
         steps, self._steps, self._num_bytes = self._steps, [], 0
-        if steps:
-            self._take(steps)
+        return steps
 
 
 def kept(samples: Sequence[Tensor], laid_out_alike: bool = False) -> list[Tensor] | None:

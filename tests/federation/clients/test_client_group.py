@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,10 +110,29 @@ def test_gradients_on_all_data_are_replayed_once_their_number_is_known(solver, e
     assert torch.equal(*points)
 
 
+WAYS = {
+    "batched": {"chunk_size": 2},
+    "halved": {"chunk_size": 6},
+    "in parts": {"chunk_size": 2, "parts": 2},
+    "side by side": {"chunk_size": 2, "backward": "each", "threads": 2},
+}
+
+
+@pytest.fixture
+def uncollected():
+    """Have nothing freed but what nobody refers to any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize(
-    ("channel", "size"), [(None, 2), (Channel([Clip(1.0)]), 2), (None, 6)], ids=["plain", "channel", "halved"]
+    ("channel", "way"), [*((None, way) for way in WAYS), (Channel([Clip(1.0)]), "batched")], ids=[*WAYS, "channel"]
 )
-def test_the_answers_of_some_clients_are_freed_before_the_next_ones_begin(channel, size, monkeypatch):
+def test_the_answers_of_some_clients_are_freed_before_the_next_ones_begin(
+    channel, way, monkeypatch, two_threads, uncollected
+):
     before, gone = [], []
     update = FedAvg.client_update
 
@@ -125,7 +145,7 @@ def test_the_answers_of_some_clients_are_freed_before_the_next_ones_begin(channe
         return reply
 
     algorithm = FedAvg(0.05)
-    loop = loop_for(quadratic(algorithm), Vectorized(chunk_size=size), channels=channel)
+    loop = loop_for(quadratic(algorithm), Vectorized(**WAYS[way]), channels=channel)
     monkeypatch.setattr(FedAvg, "client_update", watched)
     run(loop, rounds_of(algorithm, 1, size=6))
     assert len(gone) >= 2
