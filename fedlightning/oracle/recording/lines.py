@@ -48,6 +48,9 @@ class Line(NamedTuple):
         size: How many numbers its results have.
         may_write: Whether it may write into what it reads although it does not act.
         product: What it is if it is a matrix product.
+        is_new: Whether its results lie in memory that nothing else refers to.
+        in_place: The expression that computes the same in the place of what it reads first; empty if there is none.
+        may_keep: Whether what it reads may be read afterwards by what no line names, as a user's own operation may.
     """
 
     makes: tuple[Name | None, ...]
@@ -59,6 +62,9 @@ class Line(NamedTuple):
     size: int = 0
     may_write: bool = False
     product: Product | None = None
+    is_new: bool = False
+    in_place: str = ""
+    may_keep: bool = False
 
 
 class Join(NamedTuple):

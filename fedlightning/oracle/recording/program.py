@@ -34,6 +34,7 @@ from fedlightning.oracle.recording.lines import (
     without_constants,
     without_views_of,
 )
+from fedlightning.oracle.recording.overwriting import NEW, Call, call_in_place, overwriting
 from fedlightning.oracle.recording.own_memory import in_own_memory
 
 aten = torch.ops.aten
@@ -104,9 +105,9 @@ class Program:
             Names of the results; None where a result is no tensor.
         """
         reads: list[Name] = []
-        arguments = [self._written(value, name_of, reads) for value in args]
-        arguments += [f"{name}={self._written(value, name_of, reads)}" for name, value in kwargs.items()]
-        call = f"{self.hold(direct(function, args, kwargs))}({', '.join(arguments)})"
+        call = self._called((function, args, kwargs), name_of, reads)
+        into_operand = call_in_place(function, args, kwargs, output)
+        in_place = "" if into_operand is None else self._called(into_operand, name_of, [])
         of_one = isinstance(output, Tensor)
         results = (output,) if of_one else output or ()
         makes = tuple(self._new() if isinstance(result, Tensor) else None for result in results)
@@ -114,7 +115,8 @@ class Program:
         if function in _ADD_PRODUCT and args[0].shape[-1] <= FEW_ROWS:
             product = Product(tuple(reads), tuple(output.shape), place_of(output), _ADD_PRODUCT[function])
         size = sum(result.numel() for result in results if isinstance(result, Tensor))
-        self._lines.append(Line(makes, of_one, call, tuple(reads), acts, is_view, size, may_write, product))
+        line = Line(makes, of_one, call, tuple(reads), acts, is_view, size, may_write, product)
+        self._lines.append(line._replace(is_new=function in NEW, in_place=in_place, may_keep=acts))
         return makes
 
     def join(self, parts: Sequence[Tensor], dim: int, name_of: Callable[[Tensor], Name], whole: Tensor) -> Name:
@@ -140,7 +142,7 @@ class Program:
         """
         constants, lines = without_constants(self._filled(outputs, outputs[0]), outputs)
         before = body_of(constants, {name for line in lines for name in line.reads})
-        body = body_of(lines, outputs, kept=made_by(constants))
+        body = body_of(overwriting(lines, outputs), outputs, kept=made_by(constants))
         head, last = f"def replay({', '.join(self._inputs)}, room=None):", f"    return [{', '.join(outputs)}]"
         return self._made([*map(str.lstrip, before), head, *body, last])
 
@@ -199,7 +201,7 @@ class Program:
                 "    try:",
                 f"        {received}",
                 "        while True:",
-                *(f"        {statement}" for statement in body_of(every_time, rest, kept)),
+                *(f"        {statement}" for statement in body_of(overwriting(every_time, rest), rest, kept)),
                 f"            {received} [{', '.join(rest)}]",
                 "    finally:",
                 "        settle()",
@@ -275,6 +277,13 @@ class Program:
         for line, following in zip(self._lines, after, strict=True):
             lines += [*([line] if isinstance(line, Line) else []), *following]
         return lines
+
+    def _called(self, call: Call, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
+        """Return the source of a call, and add names of tensors among its arguments to ``reads``."""
+        function, args, kwargs = call
+        arguments = [self._written(value, name_of, reads) for value in args]
+        arguments += [f"{name}={self._written(value, name_of, reads)}" for name, value in kwargs.items()]
+        return f"{self.hold(direct(function, args, kwargs))}({', '.join(arguments)})"
 
     def _written(self, value: Any, name_of: Callable[[Tensor], Name], reads: list[Name]) -> str:
         """Return the source of an argument, and add names of tensors to ``reads``."""
