@@ -25,7 +25,7 @@ from fedlightning.federation.protocol import Answer, EvaluationRequest, Moment, 
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.round_start import begun
 from fedlightning.federation.traffic import Traffic, floats
-from fedlightning.federation.validation import LeftOutWarnings, require_server_state, shapes_of
+from fedlightning.federation.validation import LeftOutWarnings, name_of, require_server_state, shapes_of
 
 Weighting = Literal["uniform", "samples"]
 
@@ -204,7 +204,7 @@ class FederatedServer:
             undo_overflow: Change nothing if any client returned a non-finite number (loss scaling).
 
         Raises:
-            RoundRejectedError: If no client returned finite numbers.
+            RoundRejectedError: If no client returned finite numbers, or the new global model is not finite.
             TypeError: If the algorithm returns a server state of another class.
             ValueError: If clients sent different names or shapes, or the new server state has other shapes.
         """
@@ -239,6 +239,12 @@ class FederatedServer:
         server_update = self.algorithm.phases[request.stamp.phase].server_update
         after = server_update(self.state, cohort.update())
         require_server_state(self.state, after, server_update, self.algorithm)
+        if not self.algorithm.point(after).isfinite().all():
+            raise RoundRejectedError(
+                f"{name_of(server_update, self.algorithm)} returned a global model with NaN or infinite numbers, "
+                "although the clients' answers are finite. The round was rejected: server and client states are those "
+                f"before it. {smaller_steps(self.algorithm, 'look at what it computes')}"
+            )
         self.state = after
         change = cohort.buffers()
         if change is not None:

@@ -194,7 +194,7 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
         TypeError: If the new state is of another class.
         ValueError: If a tensor has another shape.
     """
-    name = f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
+    name = name_of(update, algorithm)
     if type(after) is not type(before):
         raise InvalidTypeError(
             f"{name} returned a {type(after).__name__}; expected a {type(before).__name__} as init_server does."
@@ -207,6 +207,11 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
                 f"{name} returned {field_name} of shape {list(tensor.shape)}; expected "
                 f"{list(old[field_name].shape)} as before the round."
             )
+
+
+def name_of(update: Callable[..., Any], algorithm: Algorithm) -> str:
+    """Return what an algorithm's server function is called in messages."""
+    return f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
 
 
 def shapes_of(state: Any, values: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -66,6 +68,30 @@ def test_a_round_of_nan_only_stops_and_saves_the_state_before_it(tmp_path):
         fit.fit(task, regression_data())
     state = torch.load(tmp_path / "before-rejected-round-4.ckpt", weights_only=True)
     assert state["federation"]["server"]["t"] == 3
+    assert torch.isfinite(state["federation"]["server"]["z"]).all()
+
+
+@dataclass(frozen=True)
+class Rooted(FedAvg):
+    """Draws the root of the mean at the server, of which there is none in the third round."""
+
+    def server_update(self, server, update):
+        self.rounds.append(None)
+        return replace(update, z=(update.z.abs() - 10.0 * (len(self.rounds) == 3)).sqrt())
+
+
+def test_a_server_whose_model_is_not_finite_is_named_in_its_own_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(Rooted, "rounds", [], raising=False)
+    task = Line(Rooted(0.05), oracle=Sequential())
+    message = (
+        r"^Round 3: Rooted\.server_update returned a global model with NaN or infinite numbers, although the clients' "
+        r"answers are finite\. The round was rejected: .* look at what it computes\..*before-rejected-round-3\.ckpt"
+    )
+    with pytest.raises(RoundRejectedError, match=message):
+        trainer(tmp_path, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, every_n_epochs=100)]).fit(
+            task, regression_data()
+        )
+    state = torch.load(tmp_path / "before-rejected-round-3.ckpt", weights_only=True)
     assert torch.isfinite(state["federation"]["server"]["z"]).all()
 
 
