@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -189,7 +189,8 @@ class EvaluationLoaders:
         if self.task.personal_parameters:
             rank_zero_warn(f"{text} The shared parameters are evaluated with the personal ones of the start.")
         else:
-            rank_zero_info(f"{text} The global model is evaluated.")
+            buffers = " with the buffers of the start" if self.task.federation_options.buffers == "local" else ""
+            rank_zero_warn(f"{text} The global model is evaluated{buffers}.")
 
     def _warn_of_nothing(self, stage: str) -> None:
         """Warn where data are missing that were asked for; a fit goes without validation."""

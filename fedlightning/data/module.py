@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -202,7 +202,7 @@ class FederatedDataModule(Described):
         if stage in ("fit", None):
             self.participation.check(self.num_clients)
             if self.local_steps is not None and self.local_epochs != 1:
-                rank_zero_info(
+                rank_zero_warn(
                     f"{spoken_name(self)}: local_steps={self.local_steps} says how long clients train in a round, so "
                     f"local_epochs={self.local_epochs} is not used. Leave one of them out."
                 )

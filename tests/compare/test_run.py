@@ -137,6 +137,26 @@ def test_what_a_run_warns_of_is_told_below_the_table(capsys):
     assert len(json.loads(Path("out/FedMM/seed-0/warnings.json").read_text())) == 6
 
 
+def test_what_a_row_does_not_mean_is_told_below_the_table(capsys):
+    """Of a method whose clients' own models cannot be evaluated, and of an option that another one overrules."""
+    folder = CONFIGS / "classification"
+    shared = {"base": [str(folder / "base.yaml")], "metric": "val_loss", "mode": "min"}
+    chosen = ["trainer.max_steps=1", "data.init_args.local_steps=2"]
+    compare(
+        **arguments(
+            **shared,
+            algorithms=[f"A={folder / 'fed_avg.yaml'}", f"B={folder / 'fed_avg.yaml'} data.init_args.local_epochs=5"],
+            set=chosen,
+        )
+    )
+    told = "B, seed 0: Digits: local_steps=2 says how long clients train in a round, so local_epochs=5.0 is not used."
+    assert told in capsys.readouterr().out
+    ditto = "{class_path: fedlightning.algorithms.Ditto, init_args: {lr: 0.05}}"
+    Path("ditto.yaml").write_text(f"model: {{init_args: {{algorithm: {ditto}}}}}")
+    compare(**arguments(**shared, algorithms=["Ditto=ditto.yaml"], set=chosen))
+    assert "The global model is evaluated." in capsys.readouterr().out
+
+
 def test_what_a_run_warned_of_before_an_interruption_is_kept():
     configs = (SADDLE / "base.yaml", SADDLE / "fed_mm.yaml")
     values = (*(f"--config={file}" for file in configs), *(f"--{value}" for value in [*SMALL, TOO_FEW]))

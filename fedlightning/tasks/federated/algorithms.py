@@ -8,7 +8,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_warn
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
@@ -141,11 +141,11 @@ def with_steps(
             ) from None
     if "lr" in changes:
         raise InvalidValueError(
-            f"{name} takes plain gradient steps of its own, for which the step size of the module's {steps.name} means "
-            f"something else. Give a step size, {name}(lr=...), or take an algorithm with a local optimizer (FedAvg, "
-            "FedProx, FedMM, FedSkip, Ditto, ...)."
+            f"{name} takes plain gradient steps. The module's {steps.name} takes others (of Adam, say, or with "
+            f"momentum), whose step size would be another for {name}. Give one, {name}(lr=...), or take an algorithm "
+            "with a local optimizer (FedAvg, FedProx, FedMM, FedSkip, Ditto, ...)."
         )
-    rank_zero_info(f"{name} takes plain gradient steps of its own size: the module's {steps.name} is not used.")
+    rank_zero_warn(f"{name} takes plain gradient steps of its own size: the module's {steps.name} is not used.")
     return algorithm
 
 
@@ -216,7 +216,7 @@ def _say_what_is_not_used(name: str, schedule: bool, by_group: bool) -> None:
     unused = [*(["the schedule"] if schedule else []), *(["the step sizes by parameter group"] if by_group else [])]
     if unused:
         what, verb = " and ".join(unused), "are" if by_group else "is"
-        rank_zero_info(f"{name} has a step size of its own: {what} of the module's optimizer {verb} not used.")
+        rank_zero_warn(f"{name} has a step size of its own: {what} of the module's optimizer {verb} not used.")
 
 
 def _of_its_own(value: Any) -> Any:

@@ -24,6 +24,7 @@ def test_an_algorithm_without_a_step_size_takes_the_optimizers():
     assert algorithm.mu == 0.5
 
 
+@pytest.mark.filterwarnings("ignore:.* has a step size of its own")
 def test_what_the_algorithm_names_stays():
     own = FedAvg(0.01, local_optimizer=Adam(beta1=0.5))
     assert vars(with_steps(own, ADAM, lr_is_open=False)) == vars(own)
@@ -32,6 +33,7 @@ def test_what_the_algorithm_names_stays():
     assert with_steps(own, None, lr_is_open=False) is own
 
 
+@pytest.mark.filterwarnings("ignore:.* has a step size of its own")
 def test_solvers_step_as_the_optimizer_does():
     algorithm = with_steps(FedDR(1.0, solver=LocalSteps()), ADAM, lr_is_open=False)
     assert algorithm.solver.lr == ADAM.lr
@@ -41,16 +43,16 @@ def test_solvers_step_as_the_optimizer_does():
 
 def test_plain_steps_of_an_algorithms_own_take_a_plain_step_size_alone():
     assert with_steps(with_open_step_size(SCAFFOLD)[0], PLAIN, lr_is_open=True).lr == 0.3
-    with pytest.raises(ValueError, match=r"SCAFFOLD takes plain gradient steps.*module's Adam means something else"):
+    with pytest.raises(ValueError, match=r"SCAFFOLD takes plain gradient steps. The module's Adam takes others"):
         with_steps(with_open_step_size(SCAFFOLD)[0], ADAM, lr_is_open=True)
 
 
-def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatch):
-    said = []
-    monkeypatch.setattr("fedlightning.tasks.federated.algorithms.rank_zero_info", said.append)
+def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so():
     algorithm = SCAFFOLD(0.1)
-    assert with_steps(algorithm, ADAM, lr_is_open=False) is algorithm
-    assert said == ["SCAFFOLD takes plain gradient steps of its own size: the module's Adam is not used."]
+    with pytest.warns(
+        UserWarning, match=r"^SCAFFOLD takes plain gradient steps of its own.* module's Adam is not used\.$"
+    ):
+        assert with_steps(algorithm, ADAM, lr_is_open=False) is algorithm
 
 
 @pytest.mark.parametrize(
@@ -60,11 +62,10 @@ def test_a_given_step_size_makes_do_without_the_optimizer_and_says_so(monkeypatc
         (True, "the schedule and the step sizes by parameter group of the module's optimizer are not used."),
     ],
 )
-def test_step_sizes_that_are_not_used_are_said(scheduled, said, caplog):
+def test_step_sizes_that_are_not_used_are_said(scheduled, said):
     steps = Steps({"module.body": 0.1, "module.head": 0.2}, None, "SGD")
-    with caplog.at_level("INFO"):
+    with pytest.warns(UserWarning, match=f"^FedAvg has a step size of its own: {said}$"):
         assert with_steps(FedAvg(0.01), steps, lr_is_open=False, ignores_schedule=scheduled).lr == 0.01
-    assert [each.getMessage() for each in caplog.records] == [f"FedAvg has a step size of its own: {said}"]
 
 
 def test_an_optimizer_whose_moments_cannot_be_kept_is_named():
@@ -77,6 +78,7 @@ def test_an_optimizer_whose_moments_cannot_be_kept_is_named():
     assert with_steps(with_open_step_size(FedAvg)[0], steps, lr_is_open=True).local_optimizer is steps.optimizer
 
 
+@pytest.mark.filterwarnings("ignore:.* has a step size of its own")
 @pytest.mark.parametrize(
     ("lr", "shown"),
     [(0.0, ""), (float("inf"), ""), ({"module.head": 0.0, "module": 1.0}, "for 'head' in every round,")],

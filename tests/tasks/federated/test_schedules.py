@@ -118,17 +118,18 @@ def test_a_resumed_run_follows_the_schedule(tmp_path):
     assert distance(whole, resumed) == 0
 
 
-def test_the_step_size_that_the_algorithm_names_has_no_schedule(monkeypatch):
-    said = []
-    monkeypatch.setattr("fedlightning.tasks.federated.algorithms.rank_zero_info", said.append)
+UNUSED = "FedAvg has a step size of its own: the schedule of the module's optimizer is not used."
+
+
+def test_the_step_size_that_the_algorithm_names_has_no_schedule():
     task = federate(made(Scheduled, make=by_step), FedAvg(0.01))
-    trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
+    with pytest.warns(UserWarning, match=f"^{UNUSED}$"):
+        trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
     assert task.algorithm.lr == 0.01
-    assert said == ["FedAvg has a step size of its own: the schedule of the module's optimizer is not used."]
 
 
 @pytest.mark.parametrize("monitor", ["val_loss", None])
-def test_a_scheduler_that_is_not_used_stops_no_fit(monitor, caplog):
+def test_a_scheduler_that_is_not_used_stops_no_fit(monitor):
     def waits(module, optimizer):
         return {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), "monitor": monitor}
 
@@ -137,14 +138,13 @@ def test_a_scheduler_that_is_not_used_stops_no_fit(monitor, caplog):
 
     for make in (waits, reads_the_clock):
         task = federate(made(Scheduled, make=make), FedAvg(0.01))
-        with caplog.at_level("INFO"):
+        with pytest.warns(UserWarning, match=f"^{UNUSED}$"):
             trainer(max_steps=4, limit_val_batches=0).fit(task, regression_data())
         assert task.plateau is None
         assert task.algorithm.lr == 0.01
-    lines = [each.getMessage() for each in caplog.records if "not used" in each.getMessage()]
-    assert lines == ["FedAvg has a step size of its own: the schedule of the module's optimizer is not used."] * 2
 
 
+@pytest.mark.filterwarnings("ignore:.* has a step size of its own")
 def test_a_cycle_of_momentum_goes_on_beside_a_step_size_of_the_algorithms_own():
     kept, cycled = (federate(made(Scheduled, make=one_cycle), algorithm) for algorithm in (FedAvg(0.01), FedAvg))
     for task in (kept, cycled):
@@ -329,6 +329,7 @@ def test_rounds_without_a_step_are_those_of_a_trainer(make, personal, kind):
     assert distance(task.personalize(0).module if personal else ours, theirs) < 1e-12
 
 
+@pytest.mark.filterwarnings("ignore:.* has a step size of its own")
 def test_a_method_that_divides_by_the_step_size_is_refused_before_the_first_round():
     task = federate(made(Plain, make=warm_up), SCAFFOLD)
     fit = trainer(max_steps=9, limit_val_batches=0)
