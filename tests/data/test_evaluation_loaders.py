@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedlightning import FederatedDataModule
-from fedlightning.algorithms import FedAvg
+from fedlightning.algorithms import Ditto, FedAvg
 from fedlightning.data import ClientLoader, Federation, Partition, TensorData
 from fedlightning.data.evaluation import PooledLoader
 from fedlightning.data.evaluation_loaders import EvaluationLoaders
 from tests.support.four_clients import Slow
-from tests.support.small import Line, clients, trainer
+from tests.support.small import Line, Normed, clients, regression_data, trainer
 from tests.support.with_gaps import OwnLine, with_gaps
 
 
@@ -123,6 +123,24 @@ def test_data_that_do_not_say_whose_they_are_go_to_the_global_model():
         assert numbers(loaders(TwoModels(), val=NUMBERS).val()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(ValueError, match=r"or set test_partition in the data module's Federation\.$"):
         loaders(TwoModels(per_client_evaluation=True), test=NUMBERS).test()
+
+
+class Validated(Normed):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.objective(batch))
+
+
+@pytest.mark.parametrize(
+    ("task", "evaluated"),
+    [
+        (lambda: Line(Ditto(0.05)), "The global model is evaluated"),
+        (lambda: Validated(buffers="local"), "The global model is evaluated with the buffers of the start"),
+    ],
+    ids=["Ditto", "local buffers"],
+)
+def test_of_clients_with_models_of_their_own_it_is_the_global_one_that_is_told(task, evaluated):
+    with pytest.warns(UserWarning, match=rf"do not say which val samples each client holds\. .*\. {evaluated}\.$"):
+        trainer(max_steps=1).fit(task(), regression_data())
 
 
 class Plain(LightningModule):

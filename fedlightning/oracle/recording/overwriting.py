@@ -29,7 +29,10 @@ IN_PLACE = {
     aten.tanh_backward.default: aten.tanh_backward.grad_input,
     aten.threshold_backward.default: aten.threshold_backward.grad_input,
 }
-"""The operation that computes the same into its first argument, which ``grad_input`` names once more."""
+"""For each operation the one that writes the same result over its first argument.
+
+Those called ``grad_input`` are given that argument once more, under this name.
+"""
 
 NEW = {
     *IN_PLACE,
@@ -113,9 +116,10 @@ def _memory_of(lines: Iterable[Line]) -> dict[Name, set[Name]]:
 
 
 def _could_lie_in(operand: Any, result: Any) -> bool:
-    """Return whether a result has its operand's layout, and the operand's numbers fill their memory, each in a place.
+    """Return whether a result could be written over an operand: it has the same shape, strides and dtype.
 
-    A result in a part of an operand's memory would keep all of it.
+    No two of the operand's numbers may share a place, and its memory must be no larger than the result's own, because
+    the result would keep all of it.
     """
     tensors = operand, result
     if any(type(each) is not Tensor or each.is_nested or each.layout != torch.strided for each in tensors):

@@ -141,9 +141,9 @@ def with_steps(
             ) from None
     if "lr" in changes:
         raise InvalidValueError(
-            f"{name} takes plain gradient steps. The module's {steps.name} takes others (of Adam, say, or with "
-            f"momentum), whose step size would be another for {name}. Give one, {name}(lr=...), or take an algorithm "
-            "with a local optimizer (FedAvg, FedProx, FedMM, FedSkip, Ditto, ...)."
+            f"{name} takes plain gradient steps, and the step size of the module's {steps.name} was chosen for others "
+            f"(with momentum, of Adam, ...). Give a step size, {name}(lr=...), or take an algorithm with a local "
+            "optimizer (FedAvg, FedProx, FedMM, FedSkip, Ditto, ...)."
         )
     rank_zero_warn(f"{name} takes plain gradient steps of its own size: the module's {steps.name} is not used.")
     return algorithm

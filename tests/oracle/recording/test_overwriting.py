@@ -31,8 +31,10 @@ class Taken(TorchDispatchMode):
 
 def taken(function, *inputs):
     """Replay a function, compare with a call, and return the operations of a replay that computed in place."""
-    recording = Recording(lambda *tensors: (function(*tensors), None))
+    calls = []
+    recording = Recording(lambda *tensors: (calls.append(None) or function(*tensors), None))
     for _ in range(3):
+        calls.clear()
         inputs = [torch.randn_like(tensor) for tensor in inputs]
         kept = [tensor.clone() for tensor in inputs]
         with Taken() as seen:
@@ -41,6 +43,7 @@ def taken(function, *inputs):
         for mine, expected in zip(found, function(*inputs), strict=True):
             assert torch.equal(mine, expected)
             assert mine.stride() == expected.stride()
+    assert not calls  # else nothing was replayed
     return seen.names
 
 
