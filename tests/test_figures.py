@@ -71,4 +71,4 @@ def test_tables_of_others():
         for method in methods
     ]
     assert printed == [tuple(row.values()) for row in rows_of("tables.csv")]
-    assert len(printed) == 16 * 4
+    assert len(printed) == 17 * 4
