@@ -10,6 +10,7 @@ from linecache import getline
 from traceback import walk_tb
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlightning.algorithms.base import Algorithm, Reply
@@ -29,7 +30,14 @@ def tensors_of(message: Any) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: int, is_last: bool = True) -> None:
+def require_reply(
+    algorithm: Algorithm,
+    reply: Any,
+    num_clients: int,
+    personal: int,
+    is_last: bool = True,
+    dim: int | None = None,
+) -> None:
     """Check that an algorithm's client function returned a reply of the right types and shapes.
 
     Args:
@@ -39,11 +47,13 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
         personal: Length p of the clients' personal blocks, 0 if there are none.
         is_last: True in the last phase of a round. Earlier phases may only gather information, and then reply with an
             update alone.
+        dim: Number d of shared parameters; None to leave points unchecked.
 
     Raises:
         TypeError: If the reply is no :class:`~fedlightning.algorithms.base.Reply`, contains other things than
             dataclasses of tensors, or lacks new personal blocks although the task has some.
-        ValueError: If a tensor is not ``[S, ...]``, or the personal blocks are not ``[S, p]``.
+        ValueError: If a tensor is not ``[S, ...]``, the personal blocks are not ``[S, p]``, the point is not
+            ``[S, d]``, or what is logged is not ``[S]``.
     """
     name = f"{type(algorithm).__name__}.client_update"
     if not isinstance(reply, Reply):
@@ -71,6 +81,13 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
+    for part, value, shape in _rows_of(name, reply, num_clients, dim):
+        expected = f"[{', '.join(map(str, shape))}]"
+        if not _is_real(value) or (part == "point" and not value.is_floating_point()):
+            found = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidTypeError(f"{name} returned {part} of type {found}; expected a tensor of numbers, {expected}.")
+        if value.shape != shape:
+            raise InvalidValueError(f"{name} returned {part} of shape {list(value.shape)}; expected {expected}.")
     if not is_last and (reply.state is not None or reply.personal is not None):
         what = "client states" if reply.state is not None else "personal blocks"
         raise InvalidValueError(
@@ -87,6 +104,29 @@ def require_reply(algorithm: Algorithm, reply: Any, num_clients: int, personal: 
         raise InvalidValueError(
             f"{name} returned personal of shape {list(reply.personal.shape)}; expected [{num_clients}, {personal}]."
         )
+
+
+def _rows_of(name: str, reply: Reply, num_clients: int, dim: int | None) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """Yield the parts of a reply that are logged, with their names and the shapes that they must have.
+
+    Raises:
+        TypeError: If what is to be logged has no names.
+    """
+    if reply.point is not None and dim is not None:
+        yield "point", reply.point, (num_clients, dim)
+    if not isinstance(reply.log, Mapping):
+        raise InvalidTypeError(f"{name} returned log={type(reply.log).__name__}; expected a dict of tensors [S].")
+    yield from ((f"log[{key!r}]", value, (num_clients,)) for key, value in reply.log.items())
+
+
+def _is_real(value: Any) -> bool:
+    """Return whether something is a tensor of real numbers, not a sparse one."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not value.is_complex()
+        and value.dtype != torch.bool
+    )
 
 
 def require_same_buffers(request: Request, roster: Roster) -> None:
@@ -122,19 +162,29 @@ def require_start_state(algorithm: Algorithm, state: Any) -> Any:
     )
 
 
-def require_client_state(algorithm: Algorithm, start: Any, state: Any) -> None:
+def require_client_state(algorithm: Algorithm, start: Any, state: Any, is_last: bool = True) -> None:
     """Check that clients' new states have the fields of the state before their first round, or they would be lost.
 
     Args:
         algorithm: The algorithm, for messages.
         start: What ``init_client`` returned.
         state: The state in a reply.
+        is_last: True in the last phase of a round, in which clients with a state return one.
 
     Raises:
-        TypeError: If there is no such state, or its fields differ.
+        TypeError: If there is no such state, its fields differ, or it is missing.
     """
     names, known = list(tensors_of(state)), list(tensors_of(start))
-    if sorted(names) == sorted(known) or state is None:
+    if state is None and known and is_last:
+        raise InvalidTypeError(
+            f"{name_of(algorithm.phases[-1].client_update, algorithm, 'client_update')} returned no state, although "
+            f"init_client returns a {type(start).__name__}, which would stay as it began. Return "
+            f"Reply(..., state={type(start).__name__}(...)) with tensors [S, ...]; state=state leaves it as it is."
+        )
+    if state is None:
+        return
+    if sorted(names) == sorted(known):
+        _require_alike(algorithm, tensors_of(start), tensors_of(state))
         return
     returned = f"{type(algorithm).__name__}.client_update returned a state with {', '.join(names)}"
     if start is None:
@@ -142,6 +192,29 @@ def require_client_state(algorithm: Algorithm, start: Any, state: Any) -> None:
     raise InvalidTypeError(
         f"{returned}; expected {', '.join(known)} as in the {type(start).__name__} that init_client returns."
     )
+
+
+def _require_alike(algorithm: Algorithm, start: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Check that the fields of clients' new states can be kept where those before their first round were.
+
+    Raises:
+        TypeError: If whole numbers would lose what real ones have behind the point.
+        ValueError: If shapes differ.
+    """
+    name = name_of(algorithm.phases[-1].client_update, algorithm, "client_update")
+    for field, before in start.items():
+        after = state[field]
+        if after.shape[1:] != before.shape:
+            shape = ", ".join(map(str, ("S", *before.shape)))
+            raise InvalidValueError(
+                f"{name} returned state.{field} of shape {list(after.shape)}; expected [{shape}], as init_client "
+                f"returns {list(before.shape)} for one client."
+            )
+        if after.is_floating_point() and not before.is_floating_point():
+            raise InvalidTypeError(
+                f"{name} returned state.{field} of type {after.dtype}, but init_client returns {before.dtype}, which "
+                "cannot hold fractions. Return one dtype in both."
+            )
 
 
 @contextmanager
@@ -209,9 +282,9 @@ def require_server_state(before: Any, after: Any, update: Callable[..., Any], al
             )
 
 
-def name_of(update: Callable[..., Any], algorithm: Algorithm) -> str:
-    """Return what an algorithm's server function is called in messages."""
-    return f"{type(algorithm).__name__}.{getattr(update, '__name__', 'server_update')}"
+def name_of(update: Callable[..., Any], algorithm: Algorithm, otherwise: str = "server_update") -> str:
+    """Return what an algorithm's function is called in messages, ``otherwise`` if it has no name."""
+    return f"{type(algorithm).__name__}.{getattr(update, '__name__', otherwise)}"
 
 
 def shapes_of(state: Any, values: Mapping[str, Any] | None = None) -> dict[str, Any]:

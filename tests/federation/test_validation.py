@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -128,6 +128,53 @@ class Writes(Mine):
         return Reply(Server(w), state=State(w), personal=v, point=w)
 
 
+class Logs(FedAvg):
+    """Logs something that is wrong for four clients."""
+
+    def __init__(self, value):
+        super().__init__(0.1)
+        object.__setattr__(self, "value", value)
+
+    def client_update(self, message, state, oracle):
+        return replace(super().client_update(message, state, oracle), log=self.value)
+
+
+class PointsAtOne(FedAvg):
+    def client_update(self, message, state, oracle):
+        reply = super().client_update(message, state, oracle)
+        return replace(reply, point=reply.point[0])
+
+
+class Keeps(FedAvg):
+    """Keeps another state than it began with."""
+
+    def __init__(self, start, after):
+        super().__init__(0.1)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "after", after)
+
+    def init_client(self, z):
+        return State(self.start)
+
+    def client_update(self, message, state, oracle):
+        return replace(super().client_update(message, state, oracle), state=State(self.after))
+
+
+class PointsElsewhere(FedAvg):
+    """Returns some columns of its points."""
+
+    def client_update(self, message, state, oracle):
+        reply = super().client_update(message, state, oracle)
+        return replace(reply, point=reply.point[:, :1])
+
+
+class KeepsNone(FedAvg):
+    """Returns what FedAvg returns, and forgets the state."""
+
+    def init_client(self, z):
+        return State(torch.zeros_like(z))
+
+
 class WritesAnother(Writes):
     def init_client(self, z):
         return Server(z)
@@ -176,6 +223,31 @@ MISTAKES = {
         TypeError,
         r"Writes\.client_update returned a state with c, but Writes has no init_client, .* State\(torch\.zeros_like\(z",
     ),
+    "bare log": (Logs(torch.ones(1)), TypeError, r"returned log=Tensor; expected a dict of tensors \[S\]"),
+    "logged number": (
+        Logs({"a": 1.0}),
+        TypeError,
+        r"returned log\['a'\] of type float; expected a tensor of numbers, \[1\]",
+    ),
+    "logged truth": (
+        Logs({"a": torch.ones(1) > 0}),
+        TypeError,
+        r"log\['a'\] of type torch.bool tensor; expected a tensor",
+    ),
+    "logged mean": (Logs({"a": torch.tensor(1.0)}), ValueError, r"returned log\['a'\] of shape \[\]; expected \[1\]"),
+    "one point": (PointsAtOne(0.1), ValueError, r"client_update returned point of shape \[41\]; expected \[1, 41\]"),
+    "some columns": (PointsElsewhere(0.1), ValueError, r"returned point of shape \[1, 1\]; expected \[1, 41\]"),
+    "another shape": (
+        Keeps(torch.ones(2), torch.ones(1, 1)),
+        ValueError,
+        r"state\.c of shape \[1, 1\]; expected \[S, 2\]",
+    ),
+    "fractions": (
+        Keeps(torch.tensor(0), torch.ones(1)),
+        TypeError,
+        r"state\.c of type torch\.float32, but init_client returns torch\.int64, which cannot hold fractions",
+    ),
+    "no state": (KeepsNone(0.1), TypeError, r"KeepsNone\.client_update returned no state, .* state=State\(\.\.\.\)"),
     "another state": (WritesAnother(0.1), TypeError, r"a state with c; expected z as in the Server that init_client"),
     "bare state": (
         StartsBare(0.1),

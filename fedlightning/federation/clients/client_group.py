@@ -266,9 +266,9 @@ class ClientGroup:
         algorithm, request = self.table.algorithm, replace(request, message=self._received.message)
         reply, oracle = updated(self.table, algorithm, request, chunk.ids, chunk, evaluate, evaluate_full)
         self._full_calls[request.stamp.phase] = oracle.full_calls
-        is_last = phase == algorithm.phases[-1]
-        require_reply(algorithm, reply, len(chunk), self.table.space.personal.dim, is_last)
-        require_client_state(algorithm, self.table.start_state, reply.state)
+        space, is_last = self.table.space, phase == algorithm.phases[-1]
+        require_reply(algorithm, reply, len(chunk), space.personal.dim, is_last, space.shared.dim)
+        require_client_state(algorithm, self.table.start_state, reply.state, is_last)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:
