@@ -36,7 +36,11 @@ class LateDrawError(FedlightningError, RuntimeError):
 
 
 class Randomness:
-    """Gives the seeds of the random numbers of S clients in one evaluation."""
+    """Gives the seeds of the random numbers of S clients in one evaluation.
+
+    Attributes:
+        places: Places in the chunk of the clients whose numbers are drawn.
+    """
 
     def __init__(
         self,
@@ -57,16 +61,16 @@ class Randomness:
         self._clients = client_seeds
         self._steps = steps
         self._missed = missed
-        self._places = range(len(client_seeds)) if places is None else places
+        self.places = range(len(client_seeds)) if places is None else places
 
     def seeds(self) -> list[int]:
         """Return one seed for each client."""
         missed = [0] * len(self._clients) if self._missed is None else self._missed.tolist()
-        return [derive_seed(self._clients[place], self._steps - int(missed[place])) for place in self._places]
+        return [derive_seed(self._clients[place], self._steps - int(missed[place])) for place in self.places]
 
     def of(self, places: Sequence[int]) -> Randomness:
         """Return the randomness of some of the clients, given their places among these."""
-        return Randomness(self._clients, self._steps, self._missed, [self._places[place] for place in places])
+        return Randomness(self._clients, self._steps, self._missed, [self.places[place] for place in places])
 
 
 class EvaluationSeeds:

@@ -136,7 +136,8 @@ class FederatedLightningModule(CheckpointedTask):
                 given up for a slower one if they differ: in the ``first`` round of a fit, with the first and the last
                 client of its cohort; in every n-th, each time with two other clients; or never (``off``). The first
                 round cannot show what an objective begins to do later. Beside the precision of training they are
-                compared in float64 where the objective allows it.
+                compared in float64 where the objective allows it. Unless it is ``off``, the first round also refuses
+                an algorithm whose clients depend on those that are computed beside them.
             channel: What happens to updates on their way to the server: clipping, compression, robust means, noise; a
                 :class:`~fedlightning.channel.Channel`, or one for each phase. Null for nothing.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 import torch
 
 from fedlightning import algorithms as fl
 from fedlightning.algorithms import Algorithm
+from fedlightning.federation.clients import independence
+from fedlightning.federation.clients.rehearsal import rehearsed
 from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from tests.support.cases import CASES, EXACT
@@ -48,6 +51,23 @@ def test_vectorized_sequential_and_chunked_agree(name):
     trajectories = [train(CASES[name].algorithm(), size=5, oracle=oracle)[2] for oracle in oracles]
     for other in trajectories[1:]:
         close(trajectories[0], other)
+
+
+def test_clients_are_tried_together_and_alone_in_every_phase(name, monkeypatch):
+    algorithm, tried = CASES[name].algorithm(), []
+
+    def counted(table, ids, data, request, *others):
+        found = rehearsed(table, ids, data, request, *others)
+        tried.append((request.stamp.round, request.stamp.phase, len(ids)))
+        return found
+
+    monkeypatch.setattr(independence, "rehearsed", counted)
+    run(loop_for(quadratic(algorithm), self_check="first"), rounds_of(algorithm, 3, size=5))
+    several = len(algorithm.phases) > 1
+    for index, phase in product(range(1 + several), range(len(algorithm.phases))):
+        own = [clients for *where, clients in tried if where == [index, phase]]
+        assert own in ([2, 2, 2, 1], 2 * [2, 2, 2, 1])
+    assert {index for index, *_ in tried} == set(range(1 + several))
 
 
 @pytest.mark.gpu

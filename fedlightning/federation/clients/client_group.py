@@ -23,6 +23,7 @@ from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.clients.at_rest import AtRest
 from fedlightning.federation.clients.client_table import ClientTable
 from fedlightning.federation.clients.client_update import Received, updated
+from fedlightning.federation.clients.independence import Independence
 from fedlightning.federation.clients.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.sampling.cohort import Chunk, Cohort
@@ -67,11 +68,10 @@ class ClientGroup:
         self.objective = Objective(table.task, table.space, Autocast(table.start_personal.device.type))
         self.alone: str | None = None
         self.has_joined = False
-        self._rewritten: frozenset[str] = frozenset()
-        self._left: frozenset[str] = frozenset()
+        self._rewritten, self._left = frozenset[str](), frozenset[str]()
+        self._independence = Independence(table)
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
-        self._drift = drift
-        self._channels = channels
+        self._drift, self._channels = drift, channels
         self._received = Received(None)
         self._at_rest = AtRest(self.objective.name, table.space)
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
@@ -146,6 +146,7 @@ class ClientGroup:
         whole = None if self._channels is None else are_whole(self.table, self.table.task)
         passage = Passage.through(self._channels, self.table.algorithm, request, whole)
         self._received = Received(request.message)
+        self._independence.require(cohort, request, selection)
         evaluators = _Evaluators(self.objective, phase, cohort, self._full_calls.get(request.stamp.phase, 1))
         if isinstance(selection.oracle, Sequential):  # clients may differ, and some were looked at before
             self.objective.rest.forget()
@@ -203,6 +204,7 @@ class ClientGroup:
     def _look(self, objective: Objective, chunk: Chunk, point: Tensor | None = None) -> Look:
         """Evaluate the objective for a chunk's first client, by default at the task's present parameters."""
         data = map_tensors(lambda leaf: leaf[0], next(chunk.minibatches()).data)
+        self._independence.show(data)
         at = read(self.table.space.shared, self.table.task, like=self.table.start_personal) if point is None else point
         with self.errors_named(chunk.ids):
             return Look.at(objective, at, self.table.start_personal, data)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedlightning.algorithms.base import Algorithm, PerClient, Reply
 from fedlightning.core.seeding import derive_seed
+from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.clients.client_table import ClientTable
 from fedlightning.federation.protocol import Request
 from fedlightning.federation.validation import absent_state_named, tensors_of
@@ -25,6 +26,7 @@ def updated(
     data: ClientData,
     evaluate: Evaluate,
     evaluate_full: Evaluate | None = None,
+    states: StatesByField | None = None,
 ) -> tuple[Reply, GradientOracle]:
     """Run the client update of a phase, which leaves what the clients keep as it is.
 
@@ -36,11 +38,12 @@ def updated(
         data: Their data.
         evaluate: Computes operators on minibatches.
         evaluate_full: Computes operators on all data of a client; ``evaluate`` if None.
+        states: What the clients keep, ``[S, ...]`` each; None for what the table has.
 
     Returns:
         The reply, and the oracle with what it has counted.
     """
-    states = table.states.of(ids)
+    states = table.states.of(ids) if states is None else states
     personal, buffers = table.own_of(states, request.buffers.expand(len(ids), -1))
     oracle = GradientOracle(
         data,

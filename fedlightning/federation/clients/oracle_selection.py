@@ -34,6 +34,8 @@ class OracleSelection:
 
     Attributes:
         oracle: The present oracle; the first round replaces an open choice by a fixed one.
+        self_check: When the oracle is compared with evaluation client by client.
+        report: Receives one line for the user.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class OracleSelection:
         """
         self.oracle = oracle
         self._processes = processes
-        self._report = report
-        self._self_check = self_check
+        self.report = report
+        self.self_check = self_check
         self._ladder: list[ClientBatching] = [oracle]
         self._cost: Cost | None = None
         self._given_up: tuple[ClientBatching, str] | None = None  # the first that failed, and why; not yet reported
@@ -98,12 +100,12 @@ class OracleSelection:
 
     def is_due(self, round_index: int) -> bool:
         """Return whether the oracle must be checked in a round after the first."""
-        due = isinstance(self._self_check, int) and round_index % self._self_check == 0
+        due = isinstance(self.self_check, int) and round_index % self.self_check == 0
         return due and isinstance(self.oracle, Vectorized)
 
     def turn(self, request: Request) -> int:
         """Return the number of checks before this round, which decides the clients of the next check."""
-        return request.stamp.round // self._self_check if isinstance(self._self_check, int) else 0
+        return request.stamp.round // self.self_check if isinstance(self.self_check, int) else 0
 
     def check(self, group: ClientGroup | None, cohort: Cohort, request: Request) -> None:
         """Compare the oracle with plain evaluation and fall back if they differ; every process must call this."""
@@ -146,7 +148,7 @@ class OracleSelection:
             return False
         self._note(f"with {in_words(self.oracle, on_cpu)} {str(error).splitlines()[0]}")
         unchecked = self._ladder[self._ladder.index(self.oracle) + 1]
-        self.oracle = unchecked if self._self_check == "off" else self._ladder[-1]
+        self.oracle = unchecked if self.self_check == "off" else self._ladder[-1]
         return True
 
     def report_given_up(self, on_cpu: bool) -> None:
@@ -155,7 +157,7 @@ class OracleSelection:
             return
         (former, why), self._given_up = self._given_up, None
         fewer = in_words(former, on_cpu) == in_words(self.oracle, on_cpu)  # the same oracle, but smaller chunks
-        self._report(f"oracle: took {in_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
+        self.report(f"oracle: took {in_chunks(self.chunk_size) if fewer else in_words(self.oracle, on_cpu)}: {why}")
 
     def _note(self, why: str) -> None:
         """Keep the cause of the first failure until an attempt is good."""
@@ -203,11 +205,11 @@ class OracleSelection:
         if not isinstance(self.oracle, Auto):
             return batched
         has_state = group is not None and group.alone is not None
-        if self._self_check != "off" and self._processes.largest(int(has_state)):
+        if self.self_check != "off" and self._processes.largest(int(has_state)):
             return self._ladder[-1]  # trials would change what the objective remembers
         together = batched if size > 1 and isinstance(batched, Vectorized) else None
         side_by_side: Callable[[], Vectorized | None] = _none
-        if group is not None and self._self_check != "off" and self._processes.count == 1:
+        if group is not None and self.self_check != "off" and self._processes.count == 1:
             assert cost is not None  # several processes have a processor each already
             side_by_side = cache(FirstClients(group, cohort, cost, request).side_by_side)
         if size > 1 and together is None and side_by_side() is None:
@@ -216,9 +218,9 @@ class OracleSelection:
         if group is not None:
             assert cost is not None
             first = FirstClients(group, cohort, cost, request)
-            trial = first.trial(self.oracle, together, side_by_side, self._report, larger)
+            trial = first.trial(self.oracle, together, side_by_side, self.report, larger)
             if isinstance(batched, Vectorized) or isinstance(trial.oracle, Vectorized):  # else a report has said why
-                self._report(f"oracle: {trial.report}")
+                self.report(f"oracle: {trial.report}")
         chosen = self._processes.agree(None if trial is None else trial.oracle)
         assert chosen is not None
         return chosen
@@ -228,9 +230,9 @@ class OracleSelection:
         on_cpu = request.point.device.type == "cpu"
         found: ClientBatching = oracle
         why = group.alone
-        if self._self_check == "off":
+        if self.self_check == "off":
             if why is not None:
-                self._report(f"oracle: stays with {in_words(oracle, on_cpu)}, as self_check='off' asks, although {why}")
+                self.report(f"oracle: stays with {in_words(oracle, on_cpu)}, as self_check='off' asks, although {why}")
             return oracle
         if why is not None:
             found = self._ladder[-1]
@@ -242,7 +244,7 @@ class OracleSelection:
             begin = replace(oracle, backward="vmap") if hooked else oracle
             found, why = fastest_that_agrees(begin, on_cpu, check)
         if why is not None:
-            self._report(f"oracle: took {in_words(found, on_cpu)}: {why}")
+            self.report(f"oracle: took {in_words(found, on_cpu)}: {why}")
         return found
 
     def _agreed(self, oracle: ClientBatching, request: Request) -> ClientBatching:
@@ -250,7 +252,7 @@ class OracleSelection:
         agreed = self._ladder[self._processes.largest(self._ladder.index(oracle))]
         if agreed != oracle:
             words = in_words(agreed, request.point.device.type == "cpu")
-            self._report(f"oracle: took {words}, as another process must")
+            self.report(f"oracle: took {words}, as another process must")
         return agreed
 
 

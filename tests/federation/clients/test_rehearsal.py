@@ -14,6 +14,8 @@ from fedlightning.local import SVRG
 from fedlightning.oracle import Auto, Sequential
 from tests.support.small import Line, fitted, regression_data
 
+pytestmark = pytest.mark.filterwarnings("ignore:Impatient.client_update draws")
+
 
 class Halving(FedAvg):
     """Takes half of its gradients for plain steps, and the others at the point where they lead."""

@@ -385,5 +385,6 @@ def test_plain_steps_are_taken_in_place_after_the_first(make, monkeypatch):
 
     monkeypatch.setattr(GradientOracle, "steps_in_place", steps_in_place)
     monkeypatch.setattr(GradientOracle, "shared_gradient", shared_gradient)
-    fitted(make(dropout=0.0, oracle=Vectorized()), regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
+    task = make(dropout=0.0, oracle=Vectorized(), self_check="off")
+    fitted(task, regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
     assert taken == ["plain"] + ["in place"] * 4

@@ -1,0 +1,282 @@
+"""The check that what a client replies does not depend on which clients are computed beside it.
+
+The oracle cuts a cohort into chunks, whose sizes differ from machine to machine. An algorithm that mixes the rows of a
+chunk would give other results with each of them, and in a real federation, where a client is alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedlightning.algorithms.base import Reply
+from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.memory import give_back_what_is_free
+from fedlightning.core.settings import settings
+from fedlightning.core.tree import map_tensors
+from fedlightning.federation.client_states import StatesByField
+from fedlightning.federation.clients.client_table import ClientTable
+from fedlightning.federation.clients.made_up import MadeUpData, Quadratic, Quadratics, Shapes
+from fedlightning.federation.clients.oracle_selection import OracleSelection
+from fedlightning.federation.clients.rehearsal import Enough, rehearsed
+from fedlightning.federation.protocol import Request
+from fedlightning.federation.sampling.cohort import Cohort
+from fedlightning.federation.validation import name_of, tensors_of
+
+ONE, OTHER = Quadratic(c=1.0, t=100.0), Quadratic(c=0.2, t=-30.0)
+"""Functions of two clients: so far apart that a mean or a maximum over both shows in either."""
+
+CHANGED = Quadratic(c=0.5, t=500.0)
+"""What one of them is replaced by, to see whether that changes the other one's reply."""
+
+STEPS, UNEQUAL_STEPS = 3, (3, 2, 1, 4)
+"""Local steps, and those of both clients and of those that replace them where a cohort's take different numbers."""
+
+BESIDE, ALONE = 16.0, 3000.0
+"""Roundings, relative to the largest number of a reply, by which it may change beside another client, and alone.
+
+Beside another client it has the same bits; alone other kernels compute it, whose last bits a solver may amplify.
+"""
+
+MOST = 0.02
+"""Largest relative change that counts as rounding in 16 bits."""
+
+
+class Independence:
+    """Tries the client update of every phase on made-up clients in the first round, before it counts.
+
+    Where a round has several phases, the second round is tried as well: by then clients' states differ.
+    """
+
+    def __init__(self, table: ClientTable) -> None:
+        """Start before the first phase.
+
+        Args:
+            table: What the clients keep, which stays as it is.
+        """
+        self._table = table
+        self._samples: Any = torch.zeros(1)
+        self._times: Counter[int] = Counter()
+        self._told: set[str] = set()  # names of functions that draw or could not be tried
+
+    def show(self, samples: Any) -> None:
+        """Take the first sample of a client's minibatch, with which one as large is filled.
+
+        Algorithms may look at samples; the made-up functions do not depend on them.
+        """
+        self._samples = map_tensors(lambda leaf: leaf[:1].clone().expand(leaf.shape), samples)
+
+    def require(self, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
+        """Check that what clients reply in a phase does not depend on those that are computed beside them.
+
+        An algorithm that fails on made-up functions is accepted, and the user told that it was not checked.
+
+        Args:
+            cohort: The clients of the phase, which is about to begin.
+            request: What the server asks of them.
+            selection: Says whether clients are computed together, and tells the user.
+
+        Raises:
+            ValueError: If a client's reply changes with the clients beside it.
+        """
+        phases, number = self._table.algorithm.phases, request.stamp.phase
+        is_wanted = selection.self_check != "off" and selection.chunk_size > 1
+        if not is_wanted or len(cohort) < 2 or self._times[number] == min(len(phases), 2):
+            return
+        self._times[number] += 1
+        name = name_of(phases[number].client_update, self._table.algorithm, "client_update")
+        trial = _Trial(self._table, cohort, request, self._samples)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = trial.influence()
+        except Exception as error:
+            why = "it asks for too many gradients" if isinstance(error, Enough) else f"{type(error).__name__}: {error}"
+            if name not in self._told:
+                self._told.add(name)
+                selection.report(
+                    f"clients: {name} fails on made-up functions ({why.splitlines()[0]}), so that it was not checked "
+                    "whether its clients depend on each other"
+                )
+            return
+        finally:
+            give_back_what_is_free()
+        if found is not None:
+            raise InvalidValueError(
+                f"{name}: '{found.field}' of client {found.client} changes with {found.cause}. Rows of [S, ...] are "
+                "clients, and which of them are computed together differs from machine to machine, so none may depend "
+                "on another. Reduce along the other dimensions, as x.norm(dim=1, keepdim=True) does in place of "
+                "x.norm(); leave clients that have no more minibatches as they are by batch.keep(new, old); draw a "
+                "client's random numbers by oracle.uniform; move what needs all clients into server_update. "
+                f"{settings({'model.self_check': 'off'})} accepts it as it is."
+            )
+        if trial.draws and name not in self._told:
+            self._told.add(name)
+            warnings.warn(
+                f"{name} draws from random generators that all clients share, so that a client's numbers depend on "
+                "which others are computed beside it, and the same seed gives other results where chunks have other "
+                "sizes. oracle.uniform(count) draws numbers of each client's own.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+class _Client(NamedTuple):
+    """Describes a made-up client in the place of a real one.
+
+    Attributes:
+        place: 0 or 1, the place of the real one.
+        function: Its objective.
+        steps: Number of its minibatches.
+        state: What it keeps, ``[1, ...]``.
+    """
+
+    place: int
+    function: Quadratic
+    steps: int
+    state: StatesByField
+
+
+class _Outcome(NamedTuple):
+    """Holds what S made-up clients reply.
+
+    Attributes:
+        fields: All rows of the reply, ``[S, ...]``, by their names.
+        states: What each of them keeps from then on.
+    """
+
+    fields: Mapping[str, Tensor]
+    states: Sequence[StatesByField]
+
+    def row(self, place: int) -> Mapping[str, Tensor]:
+        return {name: rows[place] for name, rows in self.fields.items()}
+
+
+class _Influence(NamedTuple):
+    """Names a field of a client's reply that changes although the client has not, and what changes it."""
+
+    field: str
+    client: int
+    cause: str
+
+
+class _Trial:
+    """Runs the client update of a phase for two clients of a cohort.
+
+    Attributes:
+        draws: Whether a run has drawn from generators that all clients share.
+    """
+
+    def __init__(self, table: ClientTable, cohort: Cohort, request: Request, samples: Any) -> None:
+        ends = cohort.members[0], cohort.members[-1]
+        self._table, self._request, self._samples = table, request, samples
+        self._ids = [member.id for member in ends]
+        self._like, self._shapes = cohort, Shapes()
+        draws, counts = table.algorithm.phases[request.stamp.phase].draws, {len(each.index) for each in cohort.members}
+        few = min(STEPS * draws, max(counts))
+        self._steps = [few] * 4 if len(counts) == 1 else [steps * draws for steps in UNEQUAL_STEPS]
+        self.draws = False
+
+    def influence(self) -> _Influence | None:
+        """Return how a client's reply depends on another; None if it does not.
+
+        Clients are tried from where they stand and, as these may be equal, once more from where that has led them.
+        """
+        states = self._table.states.of(self._ids)
+        own = [{name: rows[place : place + 1] for name, rows in states.items()} for place in (0, 1)]
+        functions = ONE, OTHER, CHANGED, CHANGED
+        starts = [_Client(k % 2, functions[k], self._steps[k], own[k % 2]) for k in range(4)]
+        for _ in range(2):
+            one, other, one_changed, other_changed = starts
+            pair, led = (one, other), []
+            together = self._run(*pair)
+            for place, changed in ((1, (one_changed, other)), (0, (one, other_changed))):
+                found = self._run(*changed)
+                field = self._changed(pair, together, place, found, place, BESIDE)
+                if field is not None:
+                    return _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
+                led.append(found.states[1 - place])
+            field = None if self.draws else self._changed(pair, together, 1, self._run(other), 0, ALONE)
+            if field is not None:
+                return _Influence(field, self._ids[1], "the number of clients that are computed together")
+            if not any(led):
+                break
+            starts = [
+                client._replace(state={**client.state, **state})
+                for client, state in zip(starts, (*together.states, *led), strict=True)
+            ]
+        return None
+
+    def _changed(
+        self,
+        pair: tuple[_Client, _Client],
+        one: _Outcome,
+        place: int,
+        other: _Outcome,
+        its_place: int,
+        roundings: float,
+    ) -> str | None:
+        """Return the first field in which a client's row differs from its row in another outcome; None if none does.
+
+        Fields that another run of the same clients changes as well, such as the time, do not count.
+
+        Args:
+            pair: The clients of the first outcome.
+            one: What they reply.
+            place: The client's place among them.
+            other: The other outcome.
+            its_place: The client's place there.
+            roundings: How many count as none.
+        """
+        mine, theirs = one.row(place), other.row(its_place)
+        names = [name for name in mine if name in theirs and not _is_same(mine[name], theirs[name], roundings)]
+        if not names:
+            return None
+        again = self._run(*pair).row(place)
+        return next((name for name in names if _is_same(mine[name], again.get(name), 0.0)), None)
+
+    def _run(self, *clients: _Client) -> _Outcome:
+        ids = [self._ids[client.place] for client in clients]
+        steps = torch.tensor([client.steps for client in clients]).to(self._like.device, self._like.dtype)
+        states = {name: torch.cat([client.state[name] for client in clients]) for name in clients[0].state}
+        data, evaluate = (
+            MadeUpData(steps, self._samples),
+            Quadratics([client.function for client in clients], self._shapes),
+        )
+        reply, oracle, draws = rehearsed(self._table, ids, data, self._request, evaluate, states)
+        self.draws |= draws
+        kept, _ = self._table.new_states(reply, oracle)
+        own = [{name: rows[place : place + 1] for name, rows in kept.items()} for place in range(len(clients))]
+        return _Outcome(_rows(reply, len(clients)), own)
+
+
+def _rows(reply: Reply, count: int) -> dict[str, Tensor]:
+    """Return the tensors of a reply by name that have a row for each of the clients; others are refused later on."""
+    parts = {"update": tensors_of(reply.update), "state": tensors_of(reply.state), "log": reply.log}
+    found: dict[str, Any] = {
+        f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()
+    }
+    found |= {"personal": reply.personal, "point": reply.point}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, Tensor) and value.layout == torch.strided and value.shape[:1] == (count,)
+    }
+
+
+def _is_same(one: Tensor, other: Tensor | None, roundings: float) -> bool:
+    """Return whether two tensors are equal but for some roundings of their largest number."""
+    if other is None or one.shape != other.shape:
+        return False
+    wide = torch.promote_types(one.dtype, torch.float32)
+    eps = torch.finfo(one.dtype if one.dtype.is_floating_point or one.dtype.is_complex else wide).eps
+    if not one.numel() or not torch.equal(one.isnan(), other.isnan()):
+        return not one.numel()
+    one, other = one.to(wide).nan_to_num(), other.to(wide).nan_to_num()
+    largest = torch.maximum(one.abs().max(), other.abs().max())
+    return bool((one - other).abs().max() <= min(roundings * eps, MOST) * largest)
