@@ -92,9 +92,7 @@ class Independence:
         name = name_of(phases[number].client_update, self._table.algorithm, "client_update")
         trial = _Trial(self._table, cohort, request, self._samples)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = trial.influence()
+            found = trial.influence()
         except Exception as error:
             why = "it asks for too many gradients" if isinstance(error, Enough) else f"{type(error).__name__}: {error}"
             if name not in self._told:

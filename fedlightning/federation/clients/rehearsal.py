@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -79,7 +80,7 @@ def rehearsed(
     evaluate: Evaluate,
     states: StatesByField | None = None,
 ) -> Rehearsal:
-    """Run the client update of a phase, and leave no trace.
+    """Run the client update of a phase, and leave no trace; what it warns of is not said.
 
     Args:
         table: What the clients keep, which stays as it is.
@@ -96,7 +97,8 @@ def rehearsed(
     algorithm = in_round(table.algorithm, request.stamp.round)
     device = request.point.device
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with generators, python_generators_restored(), undone(table.task):
+    with generators, python_generators_restored(), undone(table.task), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         before = _generators(device)
         reply, oracle = updated(table, algorithm, asked, ids, data, evaluate, states=states)
         return Rehearsal(reply, oracle, _generators(device) != before)
