@@ -70,6 +70,7 @@ def test_runs_of_a_grid_that_warn_are_counted_and_told_of(capsys):
     assert f"3 of 3 runs of the grid warned: out/grid.md says which, and {first} what." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_chosen_grid_point_is_not_run_again(monkeypatch):
     executed = []
     monkeypatch.setattr(

@@ -60,6 +60,7 @@ def test_freed_memory_is_kept_and_given_back():
     assert third > 20 * second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["MALLOC_TRIM_THRESHOLD_=100000", "GLIBC_TUNABLES=glibc.malloc.trim_threshold=9999"])
 def test_the_users_own_settings_stay(chosen):
     name, _, value = chosen.partition("=")

@@ -121,6 +121,7 @@ def test_wrong_responders_are_named(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_most_invited_are_silent_and_training_goes_on(tmp_path):
     """70 % silence ends where a run with as many answers ends, within the spread over seeds."""
     ends = {}

@@ -50,6 +50,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_a_module_of_the_other_package_is_trained():
     """In a process of its own, because that package takes over the messages of ``lightning``."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
