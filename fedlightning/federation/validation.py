@@ -51,7 +51,7 @@ def require_reply(
 
     Raises:
         TypeError: If the reply is no :class:`~fedlightning.algorithms.base.Reply`, contains other things than
-            dataclasses of tensors, or lacks new personal blocks although the task has some.
+            dataclasses of tensors, logs what are no numbers, or lacks new personal blocks although the task has some.
         ValueError: If a tensor is not ``[S, ...]``, the personal blocks are not ``[S, p]``, the point is not
             ``[S, d]``, or what is logged is not ``[S]``.
     """
@@ -81,7 +81,7 @@ def require_reply(
                     f"{name} returned {part}.{field_name} of shape {list(tensor.shape)}; expected "
                     f"[{num_clients}, ...], one row for each of the S={num_clients} clients."
                 )
-    for part, value, shape in _rows_of(name, reply, num_clients, dim):
+    for part, value, shape in _logged(name, reply, num_clients, dim):
         expected = f"[{', '.join(map(str, shape))}]"
         if not _is_real(value) or (part == "point" and not value.is_floating_point()):
             found = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
@@ -106,8 +106,8 @@ def require_reply(
         )
 
 
-def _rows_of(name: str, reply: Reply, num_clients: int, dim: int | None) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Yield the parts of a reply that are logged, with their names and the shapes that they must have.
+def _logged(name: str, reply: Reply, num_clients: int, dim: int | None) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """Yield the parts of a reply from which values are logged, with their names and the shapes that they must have.
 
     Raises:
         TypeError: If what is to be logged has no names.
@@ -198,7 +198,7 @@ def _require_alike(algorithm: Algorithm, start: Mapping[str, Tensor], state: Map
     """Check that the fields of clients' new states can be kept where those before their first round were.
 
     Raises:
-        TypeError: If whole numbers would lose what real ones have behind the point.
+        TypeError: If real numbers would be cut to whole ones.
         ValueError: If shapes differ.
     """
     name = name_of(algorithm.phases[-1].client_update, algorithm, "client_update")

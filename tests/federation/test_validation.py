@@ -129,7 +129,7 @@ class Writes(Mine):
 
 
 class Logs(FedAvg):
-    """Logs something that is wrong for four clients."""
+    """Logs what it is given."""
 
     def __init__(self, value):
         super().__init__(0.1)

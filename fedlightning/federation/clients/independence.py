@@ -38,9 +38,10 @@ STEPS, UNEQUAL_STEPS = 3, (3, 2, 1, 4)
 """Local steps, and those of both clients and of those that replace them where a cohort's take different numbers."""
 
 BESIDE, ALONE = 16.0, 3000.0
-"""Roundings, relative to the largest number of a reply, by which it may change beside another client, and alone.
+"""By how many roundings of its largest number a reply may change with the client beside it, and when it is alone.
 
-Beside another client it has the same bits; alone other kernels compute it, whose last bits a solver may amplify.
+With another client beside it, the same kernels compute the same bits; for a client alone other kernels may run, whose
+last bits a solver may amplify.
 """
 
 MOST = 0.02
@@ -48,9 +49,9 @@ MOST = 0.02
 
 
 class Independence:
-    """Tries the client update of every phase on made-up clients in the first round, before it counts.
+    """Tries the client update of every phase on made-up clients, before it counts, in the first round that has two.
 
-    Where a round has several phases, the second round is tried as well: by then clients' states differ.
+    Where a round has several phases, the next one is tried as well: by then clients' states differ.
     """
 
     def __init__(self, table: ClientTable) -> None:
@@ -239,13 +240,12 @@ class _Trial:
         return next((name for name in names if _is_same(mine[name], again.get(name), 0.0)), None)
 
     def _run(self, *clients: _Client) -> _Outcome:
+        """Run the client update for clients that are computed together."""
         ids = [self._ids[client.place] for client in clients]
         steps = torch.tensor([client.steps for client in clients]).to(self._like.device, self._like.dtype)
         states = {name: torch.cat([client.state[name] for client in clients]) for name in clients[0].state}
-        data, evaluate = (
-            MadeUpData(steps, self._samples),
-            Quadratics([client.function for client in clients], self._shapes),
-        )
+        evaluate = Quadratics([client.function for client in clients], self._shapes)
+        data = MadeUpData(steps, self._samples)
         reply, oracle, draws = rehearsed(self._table, ids, data, self._request, evaluate, states)
         self.draws |= draws
         kept, _ = self._table.new_states(reply, oracle)

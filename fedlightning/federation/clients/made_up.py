@@ -21,7 +21,7 @@ PERIOD = 1009
 """Coordinates after which curvatures and targets repeat themselves."""
 
 MOST_GRADIENTS, MOST_NUMBERS = 1024, 2**26
-"""Gradients of a trial run after which it ends, and their numbers: a solver may never be done."""
+"""Gradients after which a trial run ends, and the coordinates of all of them together: a solver may never be done."""
 
 FEW_GRADIENTS = 64
 """Gradients that a trial run may ask for, however large the model is."""
