@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):
         self._inputs = inputs
         self._devices: set[torch.device] = set()
         self._empty: list[Tensor] = []  # used again by every replay
-        self._lent: list[Tensor] = []  # were empty, and have taken memory of others
+        self._lent: list[Tensor] = []  # were empty, and have taken memory of others; and views of these
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
@@ -68,7 +68,9 @@ class Recorder(TorchDispatchMode):
         """Run an operation, and write it into the program."""
         traits = _traits(func)
         random = traits.may_draw and is_random(func, args, kwargs)
-        if traits.reads_values or (traits.indexes and _by_mask(args[1])) or kwargs.get("generator") is not None:
+        depends = traits.reads_values or (traits.indexes and _by_mask(args[1]))
+        draws_elsewhere = kwargs.get("generator") is not None or (random and traits.has_own_state)
+        if depends or draws_elsewhere:
             self._given_up = True
         if not self._given_up and traits.is_made_in_python:
             return self._made_in_python(func, args[0])
@@ -78,6 +80,9 @@ class Recorder(TorchDispatchMode):
         if self._given_up:
             return output
         if func is aten.set_.source_Storage and self._was_empty(args[0]):
+            return output
+        if traits.makes_views and isinstance(output, Tensor) and self._is_lent(args[0]):
+            self._lent.append(output)
             return output
         self._draws |= random
         if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
@@ -117,9 +122,9 @@ class Recorder(TorchDispatchMode):
 
     def replay(self, outputs: Sequence[Tensor], constant: Any) -> Replay | None:
         """Return what runs the program; None if a replay would not be right."""
+        names = [] if self._given_up else [self._name_of(output) for output in outputs]
         if self._given_up or not all(map(_is_empty, self._empty)):  # one has grown to hold a result, by out=
             return None
-        names = [self._name_of(output) for output in outputs]
         is_apart = names[0] not in self._joined_of_point and not any(map(self._is_in_point, outputs))
         point = self._inputs[0]
         is_apart = is_apart and outputs[0].numel() == point.numel() and point.dtype in ROUNDED_ALIKE
@@ -155,8 +160,8 @@ class Recorder(TorchDispatchMode):
     def _was_empty(self, tensor: Tensor) -> bool:
         """Return whether a tensor that had no numbers has taken the memory of another one, and take note of it.
 
-        cuDNN's layers look in this way whether their weights lie in one piece. If anything reads such a tensor, the
-        recording is given up.
+        cuDNN's layers look in this way whether their weights lie in one piece: at its beginning, where there is more in
+        that memory. If anything reads such a tensor, the recording is given up.
         """
         rest = [each for each in self._empty if each is not tensor]
         if len(rest) == len(self._empty):
@@ -164,6 +169,10 @@ class Recorder(TorchDispatchMode):
         self._empty = rest
         self._lent.append(tensor)
         return True
+
+    def _is_lent(self, tensor: Any) -> bool:
+        """Return whether a tensor was empty and has taken the memory of another one, or is a view of such a tensor."""
+        return any(tensor is each for each in self._lent)
 
     def _is_in_point(self, tensor: Tensor) -> bool:
         """Return whether a tensor shares memory with the first input, or may do so."""
@@ -189,7 +198,7 @@ class Recorder(TorchDispatchMode):
 
     def _name_of(self, tensor: Tensor) -> Name:
         name = self._names.get(tensor)
-        self._given_up = self._given_up or any(tensor is each for each in self._lent)
+        self._given_up = self._given_up or self._is_lent(tensor)
         if name is None:  # held by the module, or from NumPy: a constant of the round
             self._given_up = self._given_up or self._may_be_known(tensor)
             name = self._program.hold(tensor)
@@ -298,6 +307,8 @@ class _Traits(NamedTuple):
     Attributes:
         as_recorded: What computes the same below ``no_grad``, under which programs run.
         may_draw: Whether it may draw random numbers.
+        has_own_state: Whether it draws them from a state of its own, as cuDNN's recurrent layers do, which no client's
+            seed reaches.
         writes: Whether it writes into an argument.
         acts: Whether it must run even if nobody reads its results: because it writes, because it is a check, which has
             none, or because it is a user's or another library's, of which nobody knows.
@@ -312,6 +323,7 @@ class _Traits(NamedTuple):
 
     as_recorded: Callable[..., Any]
     may_draw: bool
+    has_own_state: bool
     writes: bool
     acts: bool
     may_write: bool
@@ -329,6 +341,7 @@ def _traits(func: Any) -> _Traits:
     return _Traits(
         as_recorded=_AS_RECORDED.get(func, func),
         may_draw=torch.Tag.nondeterministic_seeded in tags,
+        has_own_state=any(argument.name == "dropout_state" for argument in func._schema.arguments),
         writes=func._schema.is_mutable,
         acts=func._schema.is_mutable
         or not func._schema.returns

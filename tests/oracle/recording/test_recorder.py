@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from fedlightning.algorithms import FedAvg
-from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle import BatchedError, Sequential, Vectorized
 from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording import recorder
 from fedlightning.oracle.recording.known import KnownRecordings
 from fedlightning.oracle.recording.names import LARGE
 from fedlightning.oracle.recording.program import Program
 from fedlightning.oracle.recording.recording import Recording, key_of
-from tests.support.cohorts import NETS, assert_equal_evaluations, setting
+from tests.support.cohorts import NETS, S, assert_equal_evaluations, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 
 HELD = torch.tensor([2.0, 3.0])
@@ -203,60 +203,85 @@ def test_results_in_a_list_of_their_own_are_replayed():
 
 
 CUDNN = """
-rnn(Tensor x, Tensor[] weight, Tensor? weight_buf, float dropout, bool train) -> Tensor
+rnn(Tensor x, Tensor[] weight, Tensor? weight_buf, float dropout, bool train, Tensor? dropout_state) -> Tensor
 rnn_backward(Tensor g, Tensor x, Tensor[] weight) -> (Tensor?, Tensor[])
 """
 
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx, x, weight, dropout):
         ctx.save_for_backward(x, weight)
-        return torch.ops.fedlightning_tests.rnn(x, [weight], None, 0.0, True)
+        return torch.ops.fedlightning_tests.rnn(x, [weight], None, dropout, True, None)
 
     @staticmethod
     def backward(ctx, g):
         _, (weight,) = torch.ops.fedlightning_tests.rnn_backward(g, *ctx.saved_tensors[:1], ctx.saved_tensors[1:])
-        return None, weight
+        return None, weight, None
 
 
 class LikeCuDNN(nn.Module):
     """A layer that asks in which memory its weights lie, and an operation that may draw, as cuDNN's LSTM is called."""
 
-    def __init__(self):
+    def __init__(self, dropout=0.0):
         super().__init__()
+        self.dropout = dropout
         self.weight = nn.Parameter(torch.randn(3, 6))
+        self.bias = nn.Parameter(torch.randn(3))
 
     def forward(self, x):
         with torch._C.DisableTorchFunction():
-            torch.empty(0, dtype=x.dtype).set_(self.weight.detach().untyped_storage())
-        return _Recurrent.apply(x, self.weight)
+            held = torch.empty(0, dtype=x.dtype).set_(self.weight.detach().untyped_storage())
+            held.narrow(0, 0, self.weight.numel())  # the point has more in it: the layer's bias
+        return _Recurrent.apply(x, self.weight, self.dropout) + self.bias
 
 
-def test_a_layer_like_cudnn_s_is_recorded_for_all_clients():
+@pytest.fixture
+def like_cudnn():
     with torch.library._scoped_library("fedlightning_tests", "DEF") as library:
         for line in CUDNN.strip().splitlines():
             library.define(line, tags=(torch.Tag.nondeterministic_seeded,) if line.startswith("rnn(") else ())
         library.impl("rnn", lambda x, weight, *_: x @ weight[0].T, "CompositeExplicitAutograd")
         backward = lambda g, x, weight: (None, [g.T @ x])  # noqa: E731
         library.impl("rnn_backward", backward, "CompositeExplicitAutograd")
-        objective, w, *rest = setting(LikeCuDNN(), (6,))
-        evaluate = Vectorized(backward="each").evaluator(objective, 100)
-        for _ in range(3):
-            expected = Sequential().evaluator(objective, 1)(w, *rest)
-            assert_equal_evaluations(evaluate(w, *rest), expected)
-            w = w - 0.1 * expected.g
+        yield LikeCuDNN
 
 
-def test_what_lies_in_memory_that_was_looked_up_is_not_recorded():
+def test_a_layer_like_cudnn_s_is_recorded_for_all_clients(like_cudnn):
+    objective, w, *rest = setting(like_cudnn(), (6,))
+    evaluate = Vectorized(backward="each").evaluator(objective, 100)
+    for _ in range(3):
+        expected = Sequential().evaluator(objective, 1)(w, *rest)
+        assert_equal_evaluations(evaluate(w, *rest), expected)
+        w = w - 0.1 * expected.g
+
+
+def test_a_layer_that_draws_from_a_state_of_its_own_is_not_recorded(like_cudnn):
+    objective, *arguments = setting(like_cudnn(dropout=0.5), (6,))
+    evaluate = Vectorized(backward="each").evaluator(objective, 100)
+    with pytest.raises(BatchedError, match="cannot be recorded"):
+        evaluate(*arguments, "both", Randomness(range(S), 0))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda held: held + 0,
+        lambda held: held[:2] + 0,
+        lambda held: held[:2].view(2) + 0,
+        lambda held: held,
+        lambda held: held[:2],
+    ],
+    ids=["whole", "in part", "twice removed", "as a result", "in part as a result"],
+)
+def test_what_lies_in_memory_that_was_looked_up_is_not_recorded(read):
     def function(x):
-        held = torch.empty(0).set_(x.untyped_storage())
-        return [held[:2] + x], None
+        return [read(torch.empty(0).set_(x.untyped_storage()))], None
 
     recording = Recording(function)
     for _ in range(3):
         x = torch.randn(2)
-        assert torch.equal(recording(x)[0][0], 2 * x)
+        assert torch.equal(recording(x)[0][0], x)
     assert not recording.replays
 
 
