@@ -81,10 +81,12 @@ class Recorded(StepsInPlace):
             yield step
 
     def _record(self, structure: Any, blocks: Blocks) -> Recording:
+        compute, seen = self._compute, self._glance  # not this object, which would wait for the collector of cycles
+
         def function(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> tuple[list[Tensor], list[str]]:
-            return self._compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
+            return compute(w, v, b, unflatten(list(leaves), structure), blocks).parts()
 
         def glance(w: Tensor, v: Tensor, b: Tensor, *leaves: Tensor) -> Glance | None:
-            return self._glance(w, v, b, unflatten(list(leaves), structure), blocks)
+            return seen(w, v, b, unflatten(list(leaves), structure), blocks)
 
         return Recording(function, self._noise, self._known, (self._kind, structure, blocks), glance)

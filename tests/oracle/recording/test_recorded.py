@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -9,10 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlightning.algorithms import SCAFFOLD, FedAvg, FedAvgGDA
 from fedlightning.oracle import Sequential, Vectorized
+from fedlightning.oracle.base import Evaluation
 from fedlightning.oracle.errors import BatchedError
 from fedlightning.oracle.gradient import GradientOracle
-from fedlightning.oracle.randomness import Randomness
+from fedlightning.oracle.randomness import ClientNoise, Randomness
 from fedlightning.oracle.recording import side_by_side, waiting
+from fedlightning.oracle.recording.recorded import Recorded
 from tests.support.cohorts import (
     NETS,
     Swapping,
@@ -388,3 +393,22 @@ def test_plain_steps_are_taken_in_place_after_the_first(make, monkeypatch):
     task = make(dropout=0.0, oracle=Vectorized(), self_check="off")
     fitted(task, regression_data(local_steps=5), max_steps=1, limit_val_batches=0)
     assert taken == ["plain"] + ["in place"] * 4
+
+
+def test_a_round_leaves_nothing_for_the_collector():
+    """Whose turn comes late: on a GPU, every round would leave a graph with memory of its own until then."""
+
+    def compute(w, v, b, data, blocks):
+        return Evaluation(w * data, v.new_empty(len(w), 0), b, w.sum(1))
+
+    _, w, v, b, _ = setting(nn.Linear(6, 3), (6,))
+    recorded = Recorded(compute, ClientNoise(), 1)
+    for _ in range(2):
+        assert torch.equal(recorded(w, v, b, torch.ones_like(w)).g, w)
+    gone = weakref.ref(recorded)
+    gc.disable()
+    try:
+        del recorded
+        assert gone() is None
+    finally:
+        gc.enable()
