@@ -68,39 +68,42 @@ class Recorder(TorchDispatchMode):
         """Run an operation, and write it into the program."""
         traits = _traits(func)
         random = traits.may_draw and is_random(func, args, kwargs)
-        depends = traits.reads_values or (traits.indexes and _by_mask(args[1]))
+        depends_on_numbers = traits.reads_values or (traits.indexes and _by_mask(args[1]))
         draws_elsewhere = kwargs.get("generator") is not None or (random and traits.has_own_state)
-        if depends or draws_elsewhere:
-            self._given_up = True
+        self._given_up = self._given_up or depends_on_numbers or draws_elsewhere
         if not self._given_up and traits.is_made_in_python:
             return self._made_in_python(func, args[0])
         if func is aten._cudnn_rnn.default:
             args = (*args[:_WEIGHTS_IN_ONE_PIECE], None, *args[_WEIGHTS_IN_ONE_PIECE + 1 :])
         output = self._noise(func, *args, **kwargs) if random else func(*args, **kwargs)
-        if self._given_up:
-            return output
-        if func is aten.set_.source_Storage and self._was_empty(args[0]):
-            return output
-        if traits.makes_views and isinstance(output, Tensor) and self._is_lent(args[0]):
-            self._lent.append(output)
-            return output
-        self._draws |= random
         if isinstance(output, (bool, int, float)):  # e.g. from torch.equal: what Python does next may depend on it
             self._given_up = True
+        if self._given_up or self._looks_into_memory(func, args, output):
             return output
-        if not (random or traits.writes) and _changes_nothing(args, output):
+        self._draws |= random
+        if random or traits.writes or not self._needs_a_name_alone(func, args, kwargs, output):
+            self._write(func, args, kwargs, output, random)
+        return output
+
+    def _needs_a_name_alone(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+        """Return whether a replay has an operation's result without running it, and name the result if so."""
+        if _changes_nothing(args, output):
             self._call(output, self._name_of(args[0]))
-            return output
-        if func is aten.cat.default and _are_alike(args[0], output):
+        elif func is aten.cat.default and _are_alike(args[0], output):
             joined = self._program.join(args[0], _dim(args, kwargs), self._name_of, output)
             if any(map(self._is_in_point, args[0])):
                 self._joined_of_point.add(joined)
             self._call(output, joined)
-            return output
-        if not (random or traits.writes) and isinstance(output, Tensor) and _is_empty(output):
+        elif isinstance(output, Tensor) and _is_empty(output):
             self._call(output, self._program.hold(output))
             self._empty.append(output)
-            return output
+        else:
+            return False
+        return True
+
+    def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, random: bool) -> None:
+        """Write an operation into the program as what replays run in its place, and name its results."""
+        traits = _traits(func)
         function, arguments = (self._noise, (func, *args)) if random else (traits.as_recorded, args)
         if func in _FILLED and output.layout == torch.strided and output.is_contiguous():
             function, arguments, kwargs = _filled(_FILLED[func], output), (), {}
@@ -118,7 +121,6 @@ class Recorder(TorchDispatchMode):
         for result, name in zip((results,) if isinstance(results, Tensor) else results or (), makes, strict=True):
             if name is not None:
                 self._call(result, name)
-        return output
 
     def replay(self, outputs: Sequence[Tensor], constant: Any) -> Replay | None:
         """Return what runs the program; None if a replay would not be right."""
@@ -157,18 +159,20 @@ class Recorder(TorchDispatchMode):
                     self._given_up = self._given_up or argument.alias_info.is_write
                     self._held.update(name for name in makes if name is not None)
 
-    def _was_empty(self, tensor: Tensor) -> bool:
-        """Return whether a tensor that had no numbers has taken the memory of another one, and take note of it.
+    def _looks_into_memory(self, func: Any, args: tuple[Any, ...], output: Any) -> bool:
+        """Return whether an empty tensor has taken the memory of another one, or is looked at since; take note of it.
 
         cuDNN's layers look in this way whether their weights lie in one piece: at its beginning, where there is more in
         that memory. If anything reads such a tensor, the recording is given up.
         """
-        rest = [each for each in self._empty if each is not tensor]
-        if len(rest) == len(self._empty):
-            return False
-        self._empty = rest
-        self._lent.append(tensor)
-        return True
+        if func is aten.set_.source_Storage and any(args[0] is each for each in self._empty):
+            self._empty = [each for each in self._empty if each is not args[0]]
+            self._lent.append(args[0])
+            return True
+        if _traits(func).makes_views and isinstance(output, Tensor) and self._is_lent(args[0]):
+            self._lent.append(output)
+            return True
+        return False
 
     def _is_lent(self, tensor: Any) -> bool:
         """Return whether a tensor was empty and has taken the memory of another one, or is a view of such a tensor."""
