@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from fedlightning.oracle.base import Blocks, Evaluation
 from fedlightning.oracle.effects.graph import is_checkpointed
 from fedlightning.oracle.errors import reads_late
 from fedlightning.oracle.objective import Objective
+from fedlightning.oracle.refused import NOTHING, Refused
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ def differentiate(
     b: Tensor,
     data: Any,
     blocks: Blocks = "both",
+    refused: frozenset[Any] = NOTHING,
 ) -> Evaluation:
     """Return the operators that :func:`gradients` finds, joined; the arguments are the same."""
-    return gradients(objective, forward, w, v, b, data, blocks).joined(objective, w)
+    return gradients(objective, forward, w, v, b, data, blocks, refused).joined(objective, w)
 
 
 def leaves_at(
@@ -87,6 +90,7 @@ def gradients(
     b: Tensor,
     data: Any,
     blocks: Blocks = "both",
+    refused: frozenset[Any] = NOTHING,
 ) -> Gradients:
     """Run ``forward`` and differentiate the summed losses, which gives every client its own gradient.
 
@@ -100,6 +104,7 @@ def gradients(
         b: Buffers, likewise.
         data: One client's minibatch, or leaves ``[S, ...]``.
         blocks: The gradients to compute.
+        refused: Functions that may not be called on the way back, by a backward pass written in Python or a hook.
 
     Raises:
         RuntimeError: If the loss depends on no trained parameter, although both blocks are asked for.
@@ -123,7 +128,7 @@ def gradients(
     if total.requires_grad:  # a loss need not depend on every block
         try:
             with objective.going_back():
-                found = torch.autograd.grad(total, points, allow_unused=True)
+                found = _way_back(total, points, refused)
         except RuntimeError:
             _refuse_frozen(names, points)
             raise
@@ -140,6 +145,15 @@ def gradients(
         loss.detach().reshape(clients),
         {name: value.reshape(clients) for name, value in scalars.items()},
     )
+
+
+def _way_back(total: Tensor, points: Sequence[Tensor], refused: frozenset[Any]) -> Sequence[Tensor | None]:
+    """Return the gradients of a loss at some points; None where it does not depend on one."""
+    if not refused:
+        return torch.autograd.grad(total, points, allow_unused=True)
+    edges = [get_gradient_edge(point) for point in points]  # given tensors, the whole way back would go unwatched
+    with Refused(refused):
+        return torch.autograd.grad(get_gradient_edge(total), edges, torch.ones_like(total), allow_unused=True)
 
 
 def _refuse_frozen(names: Sequence[str], points: Sequence[Tensor]) -> None:

@@ -42,4 +42,4 @@ def of_one(
         with Refused(refused), LoneLayers(channels_last=objective.autocast.on_cpu):
             return objective(*arguments)
 
-    return differentiate(objective, forward, w, v, b, data, blocks)
+    return differentiate(objective, forward, w, v, b, data, blocks, refused)

@@ -243,14 +243,26 @@ Noise = ClientNoise | NoiseOfOne
 
 
 def is_random(func: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Return whether an ATen operation draws random numbers; attention and recurrent layers do only with dropout."""
+    """Return whether an ATen operation draws random numbers.
+
+    Attention and recurrent layers do only with dropout, and these in training alone, between layers.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name in ("dropout_p", "dropout"):
-            given = args[place] if place < len(args) else argument.default_value
-            return bool((kwargs or {}).get(argument.name, given))
-    return True
+    given = {
+        argument.name: args[place] if place < len(args) else (kwargs or {}).get(argument.name, argument.default_value)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.name in _OF_DROPOUT
+    }
+    rates = [given[name] for name in _RATES if name in given]
+    may_drop = any(rates) or not rates
+    return may_drop and given.get("train") is not False and given.get("num_layers") != 1
+
+
+_RATES = ("dropout_p", "dropout")
+
+_OF_DROPOUT = frozenset({*_RATES, "train", "num_layers"})
+"""Arguments of attention and recurrent layers that say whether they draw."""
 
 
 def generator_state(device: torch.device) -> Tensor:

@@ -39,6 +39,7 @@ from fedlightning.oracle.objective import Named, Objective
 from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, generator_state
 from fedlightning.oracle.recording.glance import glance, no_glance
 from fedlightning.oracle.recording.recorded import Recorded
+from fedlightning.oracle.refused import HIDDEN_READS, NOTHING
 
 CACHE_BYTES = 32 * 2**20
 """On a CPU a chunk's parameters, gradients and activations should stay near the caches."""
@@ -212,7 +213,7 @@ class Vectorized(ClientBatching):
         if self.backward == "each":
             compute = Each(objective, self.at_a_time if on_cpu else 1)
         elif calls >= MIN_CALLS_TO_RECORD and self.replays(on_cpu):
-            batched, threads = partial(_batched, objective, self.backward), self.divided_among(objective)
+            batched, threads = partial(_batched, objective, self.backward, HIDDEN_READS), self.divided_among(objective)
             may_glance = on_cpu and objective.point_bytes < LARGE_POINT_BYTES and not objective.keeps_values
             seen = partial(glance, objective) if may_glance else no_glance
             compute = Recorded(batched, noise, threads, objective.recorded, self.backward, seen)
@@ -280,20 +281,36 @@ def _numbers(cost: Cost) -> int:
 
 
 def _batched(
-    objective: Objective, backward: Backward | None, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks
+    objective: Objective,
+    backward: Backward | None,
+    refused: frozenset[Any],
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    data: Any,
+    blocks: Blocks,
 ) -> Evaluation:
     """``vmap`` over the forward pass only where that is possible, else over the gradient; no ``vmap`` over one client.
 
-    The random numbers of a single client would have other shapes below ``vmap``, and be others.
+    The random numbers of a single client would have other shapes below ``vmap``, and be others. Below it no number can
+    be read, so that ``refused`` matters on the way back.
     """
     if len(w) == 1 and objective.draws is False and objective.runs_alone is not False:
         return of_one(objective, w[0], v[0], b[0], map_tensors(itemgetter(0), data), blocks)
     forward_only = objective.forward_only if backward is None else backward == "autograd"
-    return (_forward_batched if forward_only else _gradient_batched)(objective, w, v, b, data, blocks)
+    if forward_only:
+        return _forward_batched(objective, w, v, b, data, blocks, refused)
+    return _gradient_batched(objective, w, v, b, data, blocks)
 
 
 def _forward_batched(
-    objective: Objective, w: Tensor, v: Tensor, b: Tensor, data: Any, blocks: Blocks = "both"
+    objective: Objective,
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    data: Any,
+    blocks: Blocks = "both",
+    refused: frozenset[Any] = NOTHING,
 ) -> Evaluation:
     """Batch the forward pass alone: autograd is ordinary then, and layers are laid out by our rules."""
     layers = CohortLayers(fast=objective.autocast.on_cpu, every_dtype=objective.is_for_comparison)
@@ -304,7 +321,7 @@ def _forward_batched(
 
     with BATCHABLE_ATTENTION():
         return differentiate(
-            objective, vmap(forward, in_dims=0, randomness=_randomness(objective)), w, v, b, data, blocks
+            objective, vmap(forward, in_dims=0, randomness=_randomness(objective)), w, v, b, data, blocks, refused
         )
 
 
@@ -373,11 +390,11 @@ def _eager(objective: Objective, backward: Backward | None, noise: ClientNoise) 
     ) -> Evaluation:
         if not objective.draws:
             before = None if randomness is None else generator_state(w.device)
-            result = _batched(objective, backward, w, v, b, data, blocks)
+            result = _batched(objective, backward, NOTHING, w, v, b, data, blocks)
             if before is None or torch.equal(before, generator_state(w.device)):
                 return result
             objective.draws = True
         with PerClient(noise):
-            return _batched(objective, backward, w, v, b, data, blocks)
+            return _batched(objective, backward, NOTHING, w, v, b, data, blocks)
 
     return evaluate

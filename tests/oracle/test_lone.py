@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,14 @@ READS = {
     "numpy": lambda error: error.detach().numpy(),
     "tolist": lambda error: error.tolist(),
     "repr": lambda error: float(repr(error.detach()).removeprefix("tensor(").split(",")[0].rstrip(")")),
+    "copy": lambda error: copy.deepcopy(error.detach()),
+    "storage": lambda error: error.detach().storage()[0],
+    "apply_": lambda error: error.detach().clone().apply_(lambda value: value),
+    "a list": lambda error: torch.tensor([error.detach()]),
+    "a list in a list": lambda error: error.new_tensor([[error.detach()]]),
+    "an index": lambda error: torch.tensor([0.0, 2.0])[[(error > 1).long(), 0]][0],
 }
+HIDDEN = READS.keys() - {"item", "float", "bool"}
 
 
 def reading(value):
@@ -83,11 +91,94 @@ def test_a_client_alone_may_read_what_a_recorder_sees(name):
     evaluate, plain = Vectorized(backward="vmap").evaluator(objective, 100), Sequential().evaluator(objective, 1)
     for size in (0.1, 10.0, 0.1):
         arguments = w[:1], v[:1], b[:1], (size * data[0][:1], data[1][:1])
-        if name in ("numpy", "tolist", "repr"):
+        if name in HIDDEN:
             with pytest.raises(BatchedError, match="reads numbers of a tensor"):
                 evaluate(*arguments)
         else:
             assert_equal_evaluations(evaluate(*arguments), plain(*arguments))
+
+
+class _GoesBack(torch.autograd.Function):
+    """Multiplies by a number of its input, on the way back alone."""
+
+    @staticmethod
+    def forward(ctx, x, value):
+        ctx.save_for_backward(x)
+        ctx.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * ctx.value(x.detach().max()), None
+
+
+def on_the_way_back(value):
+    return reading_by(lambda y: _GoesBack.apply(y, value))
+
+
+def by_a_hook(value):
+    def hooked(y):
+        z = y * 1
+        z.register_hook(lambda gradient: gradient * value(y.detach().max()))
+        return z
+
+    return reading_by(hooked)
+
+
+def reading_by(layer):
+    make, shape = next(iter(NETS.values()))
+    return setting(make(), shape, torch.float64, lambda net, batch: F.cross_entropy(layer(net(batch[0])), batch[1]))
+
+
+@pytest.mark.parametrize("made", [on_the_way_back, by_a_hook])
+@pytest.mark.parametrize("name", READS)
+def test_nor_does_its_backward_pass(name, made):
+    objective, *arguments = made(READS[name])
+    with pytest.raises(UsageError, match="reads numbers of a tensor"):
+        of_one(objective, *map(first, arguments), stands_for_others=True)
+
+
+@pytest.mark.parametrize("made", [on_the_way_back, by_a_hook])
+def test_a_backward_pass_of_operations_is_replayed(made):
+    objective, w, v, b, data = made(torch.sigmoid)
+    evaluate, plain = Vectorized(backward="each").evaluator(objective, 100), Sequential().evaluator(objective, 1)
+    for _ in range(3):
+        expected = plain(w, v, b, data)
+        assert_equal_evaluations(evaluate(w, v, b, data), expected)
+        w = w - 0.1 * expected.g
+
+
+class _GoesBackForAll(torch.autograd.Function):
+    """Has a rule for vmap of its own, and reads all clients' numbers in one backward pass."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * torch.from_numpy(x.detach().numpy().max(axis=(-2, -1), keepdims=True))
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return _GoesBackForAll.apply(x.movedim(in_dims[0], 0)), 0
+
+
+def test_numbers_read_on_the_way_back_of_all_clients_are_not_replayed():
+    objective, w, v, b, data = reading_by(_GoesBackForAll.apply)
+    plain, batched = Sequential().evaluator(objective, 1), Vectorized(replay=False, backward="autograd")
+    for _ in range(3):
+        expected = plain(w, v, b, data)
+        assert_equal_evaluations(batched.evaluator(objective, 100)(w, v, b, data), expected)
+        with pytest.raises(BatchedError, match="reads numbers of a tensor"):
+            Vectorized(backward="autograd").evaluator(objective, 100)(w, v, b, data)
+        w = w - 0.1 * expected.g
 
 
 def assigned(x):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedlightning.algorithms import CDMA_ONE, FedAvg
 from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.oracle import BatchedError, Sequential, Vectorized
-from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError
+from fedlightning.oracle.randomness import ClientNoise, PerClient, Randomness, UnsplittableDrawError, is_random
 from tests.support.cohorts import S, assert_equal_evaluations, classify, setting
 from tests.support.federations import loop_for, quadratic, rounds_of, run
 from tests.support.small import Line, clients, regression_data, trainer
@@ -135,6 +135,13 @@ def test_what_cannot_be_shared_out_is_refused():
             torch.randn(3, generator=torch.Generator())
         with pytest.raises(UnsplittableDrawError, match=r"aten.randn.default does not draw client by client"):
             torch.randn(4)
+
+
+@pytest.mark.parametrize("draws", [{}, {"train": False}, {"num_layers": 1}, {"dropout": 0.0}], ids=str)
+def test_recurrent_layers_draw_between_layers_in_training(draws):
+    given = {"has_biases": True, "num_layers": 2, "dropout": 0.5, "train": True} | draws
+    args = (torch.randn(4, 5, 6), torch.zeros(2, 5, 3), [], *given.values(), False, False)
+    assert is_random(torch.ops.aten.gru.input, args) == (draws == {})
 
 
 def test_a_compiled_gradient_draws_nothing(monkeypatch):

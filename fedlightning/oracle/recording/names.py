@@ -19,19 +19,20 @@ class Names(Generic[Given]):
 
     def __init__(self) -> None:
         """Begin without names."""
-        self._named: dict[int, tuple[Tensor | weakref.ref[Tensor], Given]] = {}
+        self._named: dict[int, tuple[Tensor | weakref.ref[Tensor], int, Given]] = {}
 
     def __setitem__(self, tensor: Tensor, name: Given) -> None:
         """Name a tensor."""
-        self._named[id(tensor)] = weakref.ref(tensor) if is_large(tensor) else tensor, name
+        self._named[id(tensor)] = weakref.ref(tensor) if is_large(tensor) else tensor, tensor._cdata, name
 
     def get(self, tensor: Tensor) -> Given | None:
-        """Return the name of a tensor; None if it has none, or has the id of one that was freed."""
+        """Return the name of a tensor; None if it has none, has the id of one that was freed, or was swapped since."""
         found = self._named.get(id(tensor))
         if found is None:
             return None
-        named, name = found
-        return name if named is tensor or (isinstance(named, weakref.ref) and named() is tensor) else None
+        named, what, name = found
+        is_it = named is tensor or (isinstance(named, weakref.ref) and named() is tensor)
+        return name if is_it and tensor._cdata == what else None
 
 
 def is_large(tensor: Tensor) -> bool:

@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):
         self._inputs = inputs
         self._devices: set[torch.device] = set()
         self._empty: list[Tensor] = []  # used again by every replay
-        self._lent: list[Tensor] = []  # were empty, and have taken memory of others; and views of these
+        self._lent: list[Tensor] = []  # those that were empty and took memory of others; views of these, too
         self._point = inputs[0].untyped_storage().data_ptr() if inputs else 0
         self._joined_of_point: set[Name] = set()  # tensors that were joined from parts in the first input's memory
         for place, tensor in enumerate(inputs):
@@ -70,7 +70,8 @@ class Recorder(TorchDispatchMode):
         random = traits.may_draw and is_random(func, args, kwargs)
         depends_on_numbers = traits.reads_values or (traits.indexes and _by_mask(args[1]))
         draws_elsewhere = kwargs.get("generator") is not None or (random and traits.has_own_state)
-        self._given_up = self._given_up or depends_on_numbers or draws_elsewhere
+        takes_memory = traits.takes_memory and not self._is_known_as_empty(args[0])
+        self._given_up = self._given_up or depends_on_numbers or draws_elsewhere or takes_memory
         if not self._given_up and traits.is_made_in_python:
             return self._made_in_python(func, args[0])
         if func is aten._cudnn_rnn.default:
@@ -162,10 +163,10 @@ class Recorder(TorchDispatchMode):
     def _looks_into_memory(self, func: Any, args: tuple[Any, ...], output: Any) -> bool:
         """Return whether an empty tensor has taken the memory of another one, or is looked at since; take note of it.
 
-        cuDNN's layers look in this way whether their weights lie in one piece: at its beginning, where there is more in
-        that memory. If anything reads such a tensor, the recording is given up.
+        cuDNN's layers look in this way whether their weights lie in one piece. If the memory holds more than the
+        weights, they take a view of its beginning. If anything reads such a tensor, the recording is given up.
         """
-        if func is aten.set_.source_Storage and any(args[0] is each for each in self._empty):
+        if _traits(func).takes_memory:
             self._empty = [each for each in self._empty if each is not args[0]]
             self._lent.append(args[0])
             return True
@@ -173,6 +174,10 @@ class Recorder(TorchDispatchMode):
             self._lent.append(output)
             return True
         return False
+
+    def _is_known_as_empty(self, tensor: Tensor) -> bool:
+        """Return whether a tensor has neither numbers nor memory."""
+        return any(tensor is each for each in self._empty)
 
     def _is_lent(self, tensor: Any) -> bool:
         """Return whether a tensor was empty and has taken the memory of another one, or is a view of such a tensor."""
@@ -313,6 +318,7 @@ class _Traits(NamedTuple):
         may_draw: Whether it may draw random numbers.
         has_own_state: Whether it draws them from a state of its own, as cuDNN's recurrent layers do, which no client's
             seed reaches.
+        takes_memory: Whether it makes a tensor of memory, whose numbers no operation has made.
         writes: Whether it writes into an argument.
         acts: Whether it must run even if nobody reads its results: because it writes, because it is a check, which has
             none, or because it is a user's or another library's, of which nobody knows.
@@ -328,6 +334,7 @@ class _Traits(NamedTuple):
     as_recorded: Callable[..., Any]
     may_draw: bool
     has_own_state: bool
+    takes_memory: bool
     writes: bool
     acts: bool
     may_write: bool
@@ -346,6 +353,7 @@ def _traits(func: Any) -> _Traits:
         as_recorded=_AS_RECORDED.get(func, func),
         may_draw=torch.Tag.nondeterministic_seeded in tags,
         has_own_state=any(argument.name == "dropout_state" for argument in func._schema.arguments),
+        takes_memory=any(str(argument.type) == "Storage" for argument in func._schema.arguments),
         writes=func._schema.is_mutable,
         acts=func._schema.is_mutable
         or not func._schema.returns

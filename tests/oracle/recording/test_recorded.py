@@ -396,7 +396,7 @@ def test_plain_steps_are_taken_in_place_after_the_first(make, monkeypatch):
 
 
 def test_a_round_leaves_nothing_for_the_collector():
-    """Whose turn comes late: on a GPU, every round would leave a graph with memory of its own until then."""
+    """Python's collector of cycles comes late, and on a GPU every round would leave a graph for it."""
 
     def compute(w, v, b, data, blocks):
         return Evaluation(w * data, v.new_empty(len(w), 0), b, w.sum(1))

@@ -266,23 +266,39 @@ def test_a_layer_that_draws_from_a_state_of_its_own_is_not_recorded(like_cudnn):
 @pytest.mark.parametrize(
     "read",
     [
-        lambda held: held + 0,
-        lambda held: held[:2] + 0,
-        lambda held: held[:2].view(2) + 0,
-        lambda held: held,
-        lambda held: held[:2],
+        lambda x: torch.empty(0).set_(x.untyped_storage()) + 0,
+        lambda x: torch.empty(0).set_(x.untyped_storage())[:2] + 0,
+        lambda x: torch.empty(0).set_(x.untyped_storage())[:2].view(2) + 0,
+        lambda x: torch.empty(0).set_(x.untyped_storage()),
+        lambda x: torch.empty(0).set_(x.untyped_storage())[:2],
+        lambda x: torch.empty(2).set_(x.untyped_storage()) + 0,
+        lambda x: torch.tensor([]).set_(x.untyped_storage()) + 0,
+        lambda x: x[:0].set_(x.untyped_storage()) + 0,
+        lambda x: torch.empty(2).set_(x.untyped_storage(), 0, (2,), (1,)) + 0,
     ],
-    ids=["whole", "in part", "twice removed", "as a result", "in part as a result"],
+    ids=[
+        *("whole", "in part", "twice removed", "as a result", "in part as a result"),
+        *("by a tensor with numbers", "by a tensor of Python's", "by an empty view", "with strides"),
+    ],
 )
 def test_what_lies_in_memory_that_was_looked_up_is_not_recorded(read):
-    def function(x):
-        return [read(torch.empty(0).set_(x.untyped_storage()))], None
-
-    recording = Recording(function)
+    recording = Recording(lambda x: ([read(x)], None))
     for _ in range(3):
         x = torch.randn(2)
         assert torch.equal(recording(x)[0][0], x)
     assert not recording.replays
+
+
+def test_swapped_tensors_are_not_recorded():
+    def function(x):
+        y, other = 2 * x, torch.ones(2)
+        torch.utils.swap_tensors(y, other)
+        return [y + 3 * other], None
+
+    recording = Recording(function)
+    for _ in range(3):
+        x = torch.randn(2)
+        assert torch.equal(recording(x)[0][0], 1 + 6 * x)
 
 
 def test_a_network_is_written_down_once(monkeypatch):
