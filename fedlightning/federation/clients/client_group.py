@@ -155,6 +155,7 @@ class ClientGroup:
                 answers = self._answers_of(chunk, phase, request, evaluators, selection)
                 yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
                 self._at_rest.look(self.table.algorithm, self.objective.rest, chunk.ids, request.point)
+        self._independence.tell(selection)
 
     def settle(self, accepted: Mapping[int, Stamp]) -> bool:
         """Keep the pending states of clients whose answers the server has accepted, and drop all others.
@@ -277,15 +278,14 @@ class ClientGroup:
         """Turn a reply into an answer to the server; new client states stay here as pending."""
         states, sound = self.table.new_states(reply, oracle)
         tally = {f"train_{name}": value for name, value in oracle.tally.means().items()}
-        metrics = dict(reply.log)
-        if reply.point is not None:
-            metrics["drift"] = _distances(reply.point, request.point, self._drift)
+        point = reply.point
+        drift = {} if point is None else {"drift": _distances(point, request.point, self._drift)}
         answer = Answer(
             request.stamp,
             chunk.ids,
             reply.update,
             self.table.buffers.changes(oracle.buffers, request.buffers),
-            metrics,
+            {**reply.log, **drift},
             tally,
             oracle.tally.counted(),
             per_client=tuple(reply.log),

@@ -27,6 +27,7 @@ def updated(
     evaluate: Evaluate,
     evaluate_full: Evaluate | None = None,
     states: StatesByField | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> tuple[Reply, GradientOracle]:
     """Run the client update of a phase, which leaves what the clients keep as it is.
 
@@ -39,6 +40,7 @@ def updated(
         evaluate: Computes operators on minibatches.
         evaluate_full: Computes operators on all data of a client; ``evaluate`` if None.
         states: What the clients keep, ``[S, ...]`` each; None for what the table has.
+        seeds: Seeds of the random numbers that they draw; None for :func:`seed_of` each.
 
     Returns:
         The reply, and the oracle with what it has counted.
@@ -51,7 +53,7 @@ def updated(
         buffers=buffers,
         personal=personal,
         evaluate_full=evaluate_full,
-        seeds=[derive_seed(request.seed, client, 2) for client in ids],
+        seeds=[seed_of(request, client) for client in ids] if seeds is None else seeds,
         averaged=table.buffers.averaged,
     )
     if algorithm.binding is not None and not algorithm.binding.varies_step_sizes_alone:
@@ -60,6 +62,11 @@ def updated(
     update = algorithm.phases[request.stamp.phase].client_update
     with absent_state_named(algorithm, update, state):
         return update(message, state, oracle), oracle
+
+
+def seed_of(request: Request, client: int) -> int:
+    """Return the seed of the random numbers that a client's update draws, not its objective's."""
+    return derive_seed(request.seed, client, 2)
 
 
 class Received:

@@ -17,10 +17,12 @@ from torch import Tensor
 from fedlightning.algorithms.base import Reply
 from fedlightning.core.errors import InvalidValueError
 from fedlightning.core.memory import give_back_what_is_free
+from fedlightning.core.seeding import derive_seed
 from fedlightning.core.settings import settings
 from fedlightning.core.tree import map_tensors
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.clients.client_table import ClientTable
+from fedlightning.federation.clients.client_update import seed_of
 from fedlightning.federation.clients.made_up import MadeUpData, Quadratic, Quadratics, Shapes
 from fedlightning.federation.clients.oracle_selection import OracleSelection
 from fedlightning.federation.clients.rehearsal import Enough, rehearsed
@@ -33,6 +35,10 @@ ONE, OTHER = Quadratic(c=1.0, t=100.0), Quadratic(c=0.2, t=-30.0)
 
 CHANGED = Quadratic(c=0.5, t=500.0)
 """What one of them is replaced by, to see whether that changes the other one's reply."""
+
+QUIET, ALSO_QUIET = Quadratic(c=0.01, t=1.0), Quadratic(c=0.02, t=-1.0)
+"""Functions with gradients that are a thousandth of the others', or less. With one of them in a pair, and without, a
+branch for all clients at once goes one way and the other: one that shortens all where the longest is too long, say."""
 
 STEPS, UNEQUAL_STEPS = 3, (3, 2, 1, 4)
 """Local steps, and those of both clients and of those that replace them where a cohort's take different numbers."""
@@ -47,11 +53,15 @@ last bits a solver may amplify.
 MOST = 0.02
 """Largest relative change that counts as rounding in 16 bits."""
 
+LOOKED_AT = 1024
+"""Clients of a cohort of which it is asked whether they take different numbers of steps."""
+
 
 class Independence:
     """Tries the client update of every phase on made-up clients, before it counts, in the first round that has two.
 
-    Where a round has several phases, the next one is tried as well: by then clients' states differ.
+    Where a round has several phases, the next one is tried as well: by then clients' states differ. The first cohort
+    whose clients take different numbers of steps is tried, too.
     """
 
     def __init__(self, table: ClientTable) -> None:
@@ -61,16 +71,17 @@ class Independence:
             table: What the clients keep, which stays as it is.
         """
         self._table = table
-        self._samples: Any = torch.zeros(1)
-        self._times: Counter[int] = Counter()
-        self._told: set[str] = set()  # names of functions that draw or could not be tried
+        self._samples: Any = torch.zeros(2, 1)
+        self._times: Counter[tuple[int, bool]] = Counter()  # by phase, and whether steps differed
+        self._told: set[str] = set()  # names of functions that were warned of or could not be tried
+        self._untold: list[str] = []
 
     def show(self, samples: Any) -> None:
-        """Take the first sample of a client's minibatch, with which one as large is filled.
+        """Take a client's minibatch, and one as large that is filled with its first sample.
 
         Algorithms may look at samples; the made-up functions do not depend on them.
         """
-        self._samples = map_tensors(lambda leaf: leaf[:1].clone().expand(leaf.shape), samples)
+        self._samples = map_tensors(lambda leaf: torch.stack([leaf[:1].expand(leaf.shape), leaf]), samples)
 
     def require(self, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
         """Check that what clients reply in a phase does not depend on those that are computed beside them.
@@ -87,20 +98,19 @@ class Independence:
         """
         phases, number = self._table.algorithm.phases, request.stamp.phase
         is_wanted = selection.self_check != "off" and selection.chunk_size > 1
-        if not is_wanted or len(cohort) < 2 or self._times[number] == min(len(phases), 2):
+        if not is_wanted or len(cohort) < 2 or not self._is_due(cohort, number, min(len(phases), 2)):
             return
-        self._times[number] += 1
         name = name_of(phases[number].client_update, self._table.algorithm, "client_update")
         trial = _Trial(self._table, cohort, request, self._samples)
         try:
             found = trial.influence()
         except Exception as error:
-            why = "it asks for too many gradients" if isinstance(error, Enough) else f"{type(error).__name__}: {error}"
+            why = "it asked for too many gradients" if isinstance(error, Enough) else f"{type(error).__name__}: {error}"
             if name not in self._told:
                 self._told.add(name)
-                selection.report(
-                    f"clients: {name} fails on made-up functions ({why.splitlines()[0]}), so that it was not checked "
-                    "whether its clients depend on each other"
+                self._untold.append(
+                    f"clients: whether what {name} replies for one of them depends on others was not checked, because "
+                    f"it failed on made-up functions: {why.splitlines()[0]}"
                 )
             return
         finally:
@@ -108,21 +118,44 @@ class Independence:
         if found is not None:
             raise InvalidValueError(
                 f"{name}: '{found.field}' of client {found.client} changes with {found.cause}. Rows of [S, ...] are "
-                "clients, and which of them are computed together differs from machine to machine, so none may depend "
-                "on another. Reduce along the other dimensions, as x.norm(dim=1, keepdim=True) does in place of "
+                "clients. Which of them are computed together differs from machine to machine, so that no row may "
+                "depend on another. Reduce along the other dimensions, as x.norm(dim=1, keepdim=True) does in place of "
                 "x.norm(); leave clients that have no more minibatches as they are by batch.keep(new, old); draw a "
-                "client's random numbers by oracle.uniform; move what needs all clients into server_update. "
+                "client's random numbers by oracle.uniform; or move what needs all clients into server_update. "
                 f"{settings({'model.self_check': 'off'})} accepts it as it is."
             )
-        if trial.draws and name not in self._told:
+        if name not in self._told and (trial.draws or trial.changed):
             self._told.add(name)
-            warnings.warn(
-                f"{name} draws from random generators that all clients share, so that a client's numbers depend on "
-                "which others are computed beside it, and the same seed gives other results where chunks have other "
-                "sizes. oracle.uniform(count) draws numbers of each client's own.",
-                UserWarning,
-                stacklevel=2,
-            )
+            keeps = _KEEPS.format(", ".join(sorted(trial.changed)))
+            warnings.warn(f"{name} {_DRAWS if trial.draws else keeps}", UserWarning, stacklevel=2)
+
+    def tell(self, selection: OracleSelection) -> None:
+        """Report what could not be checked, once a phase has gone well: what went wrong in it says more."""
+        for line in self._untold:
+            selection.report(line)
+        self._untold.clear()
+
+    def _is_due(self, cohort: Cohort, phase: int, most: int) -> bool:
+        """Return whether the clients of a phase are to be tried once more, and count it."""
+        if self._times[phase, True] == most:
+            return False
+        differ = len({len(member.index) for member in cohort.members[:LOOKED_AT]}) > 1
+        if self._times[phase, differ] == most:
+            return False
+        self._times[phase, differ] += 1
+        return True
+
+
+_DRAWS = (
+    "draws from random generators that all clients share, so that a client's numbers depend on which others are "
+    "computed beside it, and the same seed gives other results where chunks have other sizes. oracle.uniform(count) "
+    "draws numbers of each client's own. Whether a reply depends on the number of clients could not be checked."
+)
+
+_KEEPS = (
+    "changes {} in Python, where checkpoints and other machines do not find it, and clients of other chunks meet it. "
+    "What is to last belongs into the clients' or the server's state."
+)
 
 
 class _Client(NamedTuple):
@@ -133,12 +166,14 @@ class _Client(NamedTuple):
         function: Its objective.
         steps: Number of its minibatches.
         state: What it keeps, ``[1, ...]``.
+        is_new: Whether it has replaced another one, and has samples and random numbers of its own.
     """
 
     place: int
     function: Quadratic
     steps: int
     state: StatesByField
+    is_new: bool
 
 
 class _Outcome(NamedTuple):
@@ -169,6 +204,7 @@ class _Trial:
 
     Attributes:
         draws: Whether a run has drawn from generators that all clients share.
+        changed: Names of what runs have changed in Python.
     """
 
     def __init__(self, table: ClientTable, cohort: Cohort, request: Request, samples: Any) -> None:
@@ -176,10 +212,12 @@ class _Trial:
         self._table, self._request, self._samples = table, request, samples
         self._ids = [member.id for member in ends]
         self._like, self._shapes = cohort, Shapes()
-        draws, counts = table.algorithm.phases[request.stamp.phase].draws, {len(each.index) for each in cohort.members}
+        draws = table.algorithm.phases[request.stamp.phase].draws
+        counts = {len(each.index) for each in (*cohort.members[:LOOKED_AT], cohort.members[-1])}
         few = min(STEPS * draws, max(counts))
         self._steps = [few] * 4 if len(counts) == 1 else [steps * draws for steps in UNEQUAL_STEPS]
         self.draws = False
+        self.changed: set[str] = set()
 
     def influence(self) -> _Influence | None:
         """Return how a client's reply depends on another; None if it does not.
@@ -189,20 +227,18 @@ class _Trial:
         states = self._table.states.of(self._ids)
         own = [{name: rows[place : place + 1] for name, rows in states.items()} for place in (0, 1)]
         functions = ONE, OTHER, CHANGED, CHANGED
-        starts = [_Client(k % 2, functions[k], self._steps[k], own[k % 2]) for k in range(4)]
-        for _ in range(2):
-            one, other, one_changed, other_changed = starts
+        starts = [_Client(k % 2, functions[k], self._steps[k], own[k % 2], is_new=k > 1) for k in range(4)]
+        for turn in range(2):
+            one, other, new_one, new_other = starts
             pair, led = (one, other), []
             together = self._run(*pair)
-            for place, changed in ((1, (one_changed, other)), (0, (one, other_changed))):
-                found = self._run(*changed)
-                field = self._changed(pair, together, place, found, place, BESIDE)
-                if field is not None:
-                    return _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
+            for place, others in ((1, (new_one, other)), (0, (one, new_other))):
+                found = self._run(*others)
+                if influence := self._of_neighbour(pair, together, place, found):
+                    return influence
                 led.append(found.states[1 - place])
-            field = None if self.draws else self._changed(pair, together, 1, self._run(other), 0, ALONE)
-            if field is not None:
-                return _Influence(field, self._ids[1], "the number of clients that are computed together")
+            if influence := self._of_number(pair, together) or self._of_quiet_ones(starts, together, turn):
+                return influence
             if not any(led):
                 break
             starts = [
@@ -211,14 +247,36 @@ class _Trial:
             ]
         return None
 
+    def _of_neighbour(self, pair: _Pair, together: _Outcome, place: int, other: _Outcome) -> _Influence | None:
+        """Return how the reply of the client at a place of a pair changed when the other one was replaced."""
+        field = self._changed(pair, together, place, other, place, BESIDE)
+        return (
+            None if field is None else _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
+        )
+
+    def _of_number(self, pair: _Pair, together: _Outcome) -> _Influence | None:
+        """Return how the reply of a client of a pair changes when it is computed alone."""
+        for place in (1, 0):
+            if self.draws:  # other numbers
+                return None
+            field = self._changed(pair, together, place, self._run(pair[place]), 0, ALONE)
+            if field is not None:
+                return _Influence(field, self._ids[place], _NUMBER)
+        return None
+
+    def _of_quiet_ones(self, starts: Sequence[_Client], together: _Outcome, turn: int) -> _Influence | None:
+        """Return how a reply changes in the first turn when others with small gradients come and go."""
+        if turn > 0:
+            return None
+        one, other, new_one, new_other = starts
+        quiet, also_quiet = new_one._replace(function=QUIET), new_other._replace(function=ALSO_QUIET)
+        beside_loud = self._run(*(loud := (one, also_quiet)))
+        return self._of_neighbour((one, other), together, 1, self._run(quiet, other)) or self._of_neighbour(
+            loud, beside_loud, 1, self._run(quiet, also_quiet)
+        )
+
     def _changed(
-        self,
-        pair: tuple[_Client, _Client],
-        one: _Outcome,
-        place: int,
-        other: _Outcome,
-        its_place: int,
-        roundings: float,
+        self, pair: _Pair, one: _Outcome, place: int, other: _Outcome, its_place: int, roundings: float
     ) -> str | None:
         """Return the first field in which a client's row differs from its row in another outcome; None if none does.
 
@@ -245,12 +303,19 @@ class _Trial:
         steps = torch.tensor([client.steps for client in clients]).to(self._like.device, self._like.dtype)
         states = {name: torch.cat([client.state[name] for client in clients]) for name in clients[0].state}
         evaluate = Quadratics([client.function for client in clients], self._shapes)
-        data = MadeUpData(steps, self._samples)
-        reply, oracle, draws = rehearsed(self._table, ids, data, self._request, evaluate, states)
+        data = MadeUpData(steps, self._samples, [int(client.is_new) for client in clients])
+        seeds = [derive_seed(seed_of(self._request, self._ids[each.place]), int(each.is_new)) for each in clients]
+        reply, oracle, draws, changed = rehearsed(self._table, ids, data, self._request, evaluate, states, seeds)
         self.draws |= draws
+        self.changed.update(changed)
         kept, _ = self._table.new_states(reply, oracle)
         own = [{name: rows[place : place + 1] for name, rows in kept.items()} for place in range(len(clients))]
         return _Outcome(_rows(reply, len(clients)), own)
+
+
+_Pair = tuple[_Client, _Client]
+
+_NUMBER = "the number of clients that are computed together (or with rounding, as the sign of a number near zero does)"
 
 
 def _rows(reply: Reply, count: int) -> dict[str, Tensor]:

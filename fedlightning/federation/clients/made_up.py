@@ -1,4 +1,4 @@
-"""Made-up clients for trial runs of an algorithm: quadratic functions, whose minibatches all look alike."""
+"""Made-up clients for trial runs of an algorithm: quadratic functions, and minibatches that say nothing of them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ PERIOD = 1009
 
 MOST_GRADIENTS, MOST_NUMBERS = 1024, 2**26
 """Gradients after which a trial run ends, and the coordinates of all of them together: a solver may never be done."""
+
+BUFFERS = 0.1
+"""What an evaluation adds to a client's buffers, times ``c``: variances stay positive."""
 
 FEW_GRADIENTS = 64
 """Gradients that a trial run may ask for, however large the model is."""
@@ -71,7 +74,7 @@ class Quadratics:
         places = range(len(w)) if randomness is None else randomness.places
         scales = torch.tensor([self._functions[place] for place in places], dtype=w.dtype, device=w.device)
         (g, value), (g_v, value_v) = self._of(scales, w), self._of(scales, v)
-        return Evaluation(g, g_v, b, value + value_v)
+        return Evaluation(g, g_v, b + BUFFERS * scales[:, :1], value + value_v)
 
     def _of(self, scales: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients ``[S, d]`` and values ``[S]`` at ``w [S, d]`` of functions with scales ``[S, 2]``."""
@@ -83,16 +86,22 @@ class Quadratics:
 
 
 class MadeUpData:
-    """Gives every client the same samples at every step; see :class:`~fedlightning.oracle.evaluations.ClientData`.
+    """Gives a client the same samples at every step; see :class:`~fedlightning.oracle.evaluations.ClientData`.
 
     Attributes:
         steps: Number of minibatches of each client, ``[S]``.
     """
 
-    def __init__(self, steps: Tensor, samples: Any) -> None:
-        """Take the steps of S clients, and the minibatch of one client that all of them see."""
+    def __init__(self, steps: Tensor, samples: Any, kinds: Sequence[int]) -> None:
+        """Take the steps of S clients, minibatches of one client in any structure, and which of them each client has.
+
+        Args:
+            steps: Number of minibatches of each client, ``[S]``.
+            samples: Minibatches of a client, with leaves ``[kinds, B, ...]``.
+            kinds: The place of each client's own among them.
+        """
         self.steps = steps
-        self._samples = samples
+        self._samples, self._kinds = samples, kinds
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -109,8 +118,8 @@ class MadeUpData:
         yield torch.arange(len(self), device=self.steps.device), self._gathered()
 
     def _gathered(self, rows: Rows | None = None) -> Any:
-        count = len(self if rows is None else rows)
-        return map_tensors(lambda leaf: leaf.expand(count, *leaf.shape).clone(), self._samples)
+        kinds = self._kinds if rows is None else [self._kinds[place] for place in rows.places]
+        return map_tensors(lambda leaf: leaf[kinds], self._samples)
 
 
 def _shape(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -65,11 +65,13 @@ class Rehearsal(NamedTuple):
         reply: The reply.
         oracle: What has counted.
         draws: Whether it drew from generators that all clients share.
+        changed: Names of what it changed in Python, which has been put back.
     """
 
     reply: Reply
     oracle: GradientOracle
     draws: bool
+    changed: Sequence[str]
 
 
 def rehearsed(
@@ -79,6 +81,7 @@ def rehearsed(
     request: Request,
     evaluate: Evaluate,
     states: StatesByField | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> Rehearsal:
     """Run the client update of a phase, and leave no trace; what it warns of is not said.
 
@@ -89,6 +92,7 @@ def rehearsed(
         request: What the server asks of them.
         evaluate: Computes operators.
         states: What they keep; None for what the table has.
+        seeds: Seeds of the random numbers that they draw; None for their own.
 
     Raises:
         Exception: Whatever the algorithm raises.
@@ -97,11 +101,11 @@ def rehearsed(
     algorithm = in_round(table.algorithm, request.stamp.round)
     device = request.point.device
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with generators, python_generators_restored(), undone(table.task), warnings.catch_warnings():
+    with generators, python_generators_restored(), undone(table.task) as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = _generators(device)
-        reply, oracle = updated(table, algorithm, asked, ids, data, evaluate, states=states)
-        return Rehearsal(reply, oracle, _generators(device) != before)
+        reply, oracle = updated(table, algorithm, asked, ids, data, evaluate, states=states, seeds=seeds)
+        return Rehearsal(reply, oracle, _generators(device) != before, memory.changes())
 
 
 def _generators(device: torch.device) -> list[Any]:

@@ -28,7 +28,7 @@ def _tensors(task: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 
 @contextmanager
-def undone(task: nn.Module) -> Iterator[None]:
+def undone(task: nn.Module) -> Iterator[Memory]:
     """Restore what Python code keeps in the task, its modules and outside when the context ends.
 
     Numbers, texts, tensors, containers and the user's objects are put back, and new attributes are removed.
@@ -36,7 +36,7 @@ def undone(task: nn.Module) -> Iterator[None]:
     """
     memory = Memory(task, whole=True)
     try:
-        yield
+        yield memory
     finally:
         memory.restore()
 

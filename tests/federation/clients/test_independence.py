@@ -217,6 +217,73 @@ class ByLabels(FedAvg):
         return Reply(Point(w), point=w)
 
 
+class LabelsOfAll(FedAvg):
+    """Takes longer steps where all clients together have more positive samples."""
+
+    def client_update(self, message, state, oracle):
+        w = message.z.expand(oracle.num_clients, -1)
+        for batch in oracle.batches():
+            w = w - self.lr * (1 + (batch.data[1] > 0).float().mean()) * oracle(w, batch)
+        return Reply(Point(w), point=w)
+
+
+class HalvedWithTheLongest(Changed):
+    def sent(self, d, oracle):
+        return d / 2 if d.norm(dim=1).max() > 0.7 else d
+
+
+class HalvedWithTheShortest(Changed):
+    def sent(self, d, oracle):
+        return d / 2 if d.norm(dim=1).min() > 0.1 else d
+
+
+class ClippedAbove(Changed):
+    """Clips the norm of all rows together, if it is large."""
+
+    def sent(self, d, oracle):
+        return d * (100 / d.norm()).clamp(max=1)
+
+
+class StepsByTheLargestDraw(FedAvg):
+    def client_update(self, message, state, oracle):
+        w = message.z.expand(oracle.num_clients, -1)
+        steps = int((3 * oracle.uniform(1).max()).ceil())
+        for _, batch in zip(range(steps), oracle.batches(), strict=False):
+            w = w - self.lr * oracle(w, batch)
+        return Reply(Point(w), point=w)
+
+
+class ByAllBuffers(FedAvg):
+    def client_update(self, message, state, oracle):
+        w = message.z.expand(oracle.num_clients, -1)
+        for batch in oracle.batches():
+            w = w - self.lr / (1 + oracle.buffers.mean()) * oracle(w, batch)
+        return Reply(Point(w), point=w)
+
+
+class WithoutKeep(FedAvg):
+    """Moves on with clients that have no more minibatches."""
+
+    def client_update(self, message, state, oracle):
+        w, m = message.z.expand(oracle.num_clients, -1), 0.0
+        for batch in oracle.batches():
+            m = 0.9 * m + oracle(w, batch)
+            w = w - self.lr * m
+        return Reply(Point(w), point=w)
+
+
+class Hoarding(Changed):
+    """Keeps something between calls."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        object.__setattr__(self, "kept", [])
+
+    def sent(self, d, oracle):
+        self.kept.append(len(d))
+        return d / len(self.kept)
+
+
 class ConjugateGradients(FedAvg):
     """Fletcher and Reeves' directions, which end in 0/0 where one step finds the minimum."""
 
@@ -279,11 +346,20 @@ class LineOfOnesOwn(Line):
     personal_parameters = ("head",)
 
 
+class NormedLine(Line):
+    def __init__(self, algorithm, **options):
+        super().__init__(algorithm, **options)
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh())
+
+
 class Growing(Participation):
-    """One client in the first round, and all from then on."""
+    """A few clients in the first round, and all from then on."""
+
+    def __init__(self, first=1):
+        self.first = first
 
     def cohort(self, num_clients, seed, round_index, phase):
-        return list(range(num_clients if round_index else 1))
+        return list(range(num_clients if round_index else self.first))
 
 
 class Ended(Callback):
@@ -327,6 +403,11 @@ def fit(algorithm, oracle=None, kind=Line, data=None, callbacks=(), rounds=7, **
         (TwentyInnerSteps(0.05), "update.z"),
         (NoisyAndMixed(0.05), "update.z"),
         (CountedAndMixed(0.05), "update.z"),
+        (LabelsOfAll(0.05), "update.z"),
+        (HalvedWithTheLongest(0.05), "update.z"),
+        (HalvedWithTheShortest(0.05), "update.z"),
+        (ClippedAbove(0.05), "update.z"),
+        (StepsByTheLargestDraw(0.05), "update.z"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -355,6 +436,30 @@ def test_clients_are_tried_in_the_first_round_that_has_two():
     assert ended.rounds == 1
 
 
+def test_clients_are_tried_in_the_first_round_in_which_they_take_different_numbers_of_steps():
+    equal, unequal = clients(sizes=(12, 12, 12, 12)), clients(sizes=(12, 12, 4, 8))
+    ended, options = Ended(), {"batch_size": 4, "local_epochs": 1, "participation": Growing(2)}
+    fit(WithoutKeep(0.05), data=FederatedDataModule.from_datasets(equal, **options))
+    with pytest.raises(ValueError, match="changes with"):
+        fit(WithoutKeep(0.05), data=FederatedDataModule.from_datasets(unequal, **options), callbacks=[ended])
+    assert ended.rounds == 1
+
+
+def test_clients_that_read_the_buffers_of_others_are_refused():
+    with pytest.raises(ValueError, match="changes with"):
+        fit(ByAllBuffers(0.05), kind=NormedLine)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "place"),
+    [(Hoarding(0.05), "self.algorithm"), (Counted(0.05), "Counted.calls")],
+    ids=["own", "of class"],
+)
+def test_what_is_kept_between_calls_is_told(algorithm, place):
+    with pytest.warns(UserWarning, match=rf"{name_of(algorithm)}.client_update changes {place} in Python, where"):
+        fit(algorithm)
+
+
 def test_a_client_that_is_computed_alone_does_not_hide_those_that_are_together():
     data = FederatedDataModule.from_datasets(clients(sizes=(12, 9, 9, 9)), batch_size=None, local_steps=2)
     with pytest.raises(ValueError, match="changes with"):
@@ -374,7 +479,6 @@ def test_numbers_drawn_for_all_clients_are_told(algorithm):
         FedAvg(0.05),
         EachNormalised(0.05),
         OwnNoise(0.05),
-        Counted(0.05),
         ByLabels(0.05),
         ConjugateGradients(0.05),
         Halting(0.2),
@@ -428,14 +532,25 @@ class Restless(FedAvg):
 
 @pytest.mark.parametrize(
     ("algorithm", "why"),
-    [(ByLogged(0.05), "KeyError: 'rmse'"), (Restless(0.05), "it asks for too many gradients")],
+    [(ByLogged(0.05), "KeyError: 'rmse'"), (Restless(0.05), "it asked for too many gradients")],
     ids=["fails", "restless"],
 )
 def test_what_could_not_be_tried_is_told(algorithm, why, caplog):
     with caplog.at_level("INFO"):
         torch.testing.assert_close(fit(algorithm), fit(FedAvg(0.05)))
-    line = f"clients: {name_of(algorithm)}.client_update fails on made-up functions ({why})"
-    assert sum(line in text for text in caplog.messages) == 1
+    line = f"whether what {name_of(algorithm)}.client_update replies for one of them depends on others was not checked"
+    assert [text.rpartition("made-up functions: ")[2] for text in caplog.messages if line in text] == [why]
+
+
+class Fails(FedAvg):
+    def client_update(self, message, state, oracle):
+        raise ZeroDivisionError("of mine")
+
+
+def test_what_fails_in_earnest_is_not_told_twice(caplog):
+    with caplog.at_level("INFO"), pytest.raises(ZeroDivisionError, match="of mine"):
+        fit(Fails(0.05))
+    assert "made-up" not in caplog.text
 
 
 class Chatty(FedAvg):
