@@ -38,6 +38,7 @@ from fedlightning.algorithms.declared import relative_to as relative_to
 from fedlightning.algorithms.declared import squared_norm_of as squared_norm_of
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
 from fedlightning.core.in_force import in_force
+from fedlightning.core.noted import notes_reads_of
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import PerBlock as PerBlock
 from fedlightning.core.per_block import per_block as per_block
@@ -329,9 +330,10 @@ class Algorithm(ABC):
         return bound
 
 
+@notes_reads_of("local_optimizer", "local_clip")  # a client update that reads neither ignores what is set
 @dataclass(frozen=True, eq=False)
 class LocalGradientAlgorithm(Algorithm):
-    """Serves as the base class of algorithms whose clients take K local steps ``w <- w - lr * direction``.
+    """Serves as the base class of algorithms whose clients take K steps by :meth:`local_steps`, with its options.
 
     Args:
         lr: Local step size eta > 0: one number, ``[min, max]`` or by name prefix.

@@ -22,12 +22,11 @@ from fedlightning.federation.channels.passage import Passage
 from fedlightning.federation.client_states import Before, StatesByField
 from fedlightning.federation.clients.at_rest import AtRest
 from fedlightning.federation.clients.client_table import ClientTable
-from fedlightning.federation.clients.client_update import Received, updated
+from fedlightning.federation.clients.client_update import Received, Updates
 from fedlightning.federation.clients.independence import Independence
 from fedlightning.federation.clients.oracle_selection import OracleSelection
 from fedlightning.federation.protocol import Answer, Request, Stamp
 from fedlightning.federation.sampling.cohort import Chunk, Cohort
-from fedlightning.federation.validation import require_client_state, require_reply
 from fedlightning.oracle import (
     Autocast,
     ClientBatching,
@@ -72,7 +71,7 @@ class ClientGroup:
         self._independence = Independence(table)
         self._full_calls: dict[int, int] = {}  # gradients on all data that a chunk last took, by phase
         self._drift, self._channels = drift, channels
-        self._received = Received(None)
+        self._received, self._updates = Received(None), Updates(table)
         self._at_rest = AtRest(self.objective.name, table.space)
         self._pending: list[tuple[Stamp, list[int], StatesByField]] = []
         self._earlier: list[tuple[int, Before]] = []  # round, and clients before one of its phases, if not the last
@@ -152,7 +151,7 @@ class ClientGroup:
             self.objective.rest.forget()
         with limited(selection.oracle.threads_inside(self.objective)):
             for chunk in cohort.chunks(selection.chunk_size, selection.oracle.at_a_time):
-                answers = self._answers_of(chunk, phase, request, evaluators, selection)
+                answers = self._answers_of(chunk, request, evaluators, selection)
                 yield from answers if passage is None else passage.sent(answers, self.table.states, self._pending)
                 self._at_rest.look(self.table.algorithm, self.objective.rest, chunk.ids, request.point)
         self._independence.tell(selection)
@@ -211,7 +210,7 @@ class ClientGroup:
             return Look.at(objective, at, self.table.start_personal, data)
 
     def _answers_of(
-        self, chunk: Chunk, phase: Phase, request: Request, evaluators: _Evaluators, selection: OracleSelection
+        self, chunk: Chunk, request: Request, evaluators: _Evaluators, selection: OracleSelection
     ) -> Iterator[Answer]:
         """Yield the answers of a chunk's clients, in parts if the chunk has become too large for the present oracle."""
         waiting = deque([chunk])
@@ -220,7 +219,7 @@ class ClientGroup:
             if len(part) > selection.chunk_size:
                 waiting.extendleft(reversed(part.parts(selection.chunk_size)))
                 continue
-            answer = self._attempt(part, phase, request, evaluators, selection)
+            answer = self._attempt(part, request, evaluators, selection)
             if answer is None:
                 waiting.appendleft(part)
             else:
@@ -228,7 +227,7 @@ class ClientGroup:
                 del answer  # the next part may need the memory, which was short
 
     def _attempt(
-        self, chunk: Chunk, phase: Phase, request: Request, evaluators: _Evaluators, selection: OracleSelection
+        self, chunk: Chunk, request: Request, evaluators: _Evaluators, selection: OracleSelection
     ) -> Answer | None:
         """Return the answer of a chunk's clients; None if the attempt failed and another oracle was chosen.
 
@@ -236,13 +235,13 @@ class ClientGroup:
         """
         if isinstance(selection.oracle, Sequential):  # the last resort, whose clients may keep in Python what they like
             with self.errors_named(chunk.ids):
-                reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
+                reply, oracle = self._reply(request, chunk, evaluators, selection.oracle)
             selection.report_given_up(self.objective.autocast.on_cpu)
             return self._answer(request, chunk, reply, oracle)
         guard = evaluators.guard(self._rewritten, self._left, batched := isinstance(selection.oracle, Vectorized))
         try:
             with guard.without_what_others_left():
-                reply, oracle = self._reply(phase, request, chunk, evaluators, selection.oracle)
+                reply, oracle = self._reply(request, chunk, evaluators, selection.oracle)
             why = guard.objection(batched)
             if why is None:
                 selection.report_given_up(self.objective.autocast.on_cpu)
@@ -262,16 +261,12 @@ class ClientGroup:
         return None
 
     def _reply(
-        self, phase: Phase, request: Request, chunk: Chunk, evaluators: _Evaluators, batching: ClientBatching
+        self, request: Request, chunk: Chunk, evaluators: _Evaluators, batching: ClientBatching
     ) -> tuple[Reply, GradientOracle]:
         """Compute the reply of a chunk's clients."""
-        evaluate, evaluate_full = evaluators.of(batching, len(chunk))
-        algorithm, request = self.table.algorithm, replace(request, message=self._received.message)
-        reply, oracle = updated(self.table, algorithm, request, chunk.ids, chunk, evaluate, evaluate_full)
+        request = replace(request, message=self._received.message)
+        reply, oracle = self._updates.of(request, chunk.ids, chunk, *evaluators.of(batching, len(chunk)))
         self._full_calls[request.stamp.phase] = oracle.full_calls
-        space, is_last = self.table.space, phase == algorithm.phases[-1]
-        require_reply(algorithm, reply, len(chunk), space.personal.dim, is_last, space.shared.dim)
-        require_client_state(algorithm, self.table.start_state, reply.state, is_last)
         return reply, oracle
 
     def _answer(self, request: Request, chunk: Chunk, reply: Reply, oracle: GradientOracle) -> Answer:

@@ -11,8 +11,9 @@ from fedlightning.algorithms.base import Algorithm, PerClient, Reply
 from fedlightning.core.seeding import derive_seed
 from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.clients.client_table import ClientTable
+from fedlightning.federation.clients.unread import UnreadSettings
 from fedlightning.federation.protocol import Request
-from fedlightning.federation.validation import absent_state_named, tensors_of
+from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
 from fedlightning.oracle import GradientOracle
 from fedlightning.oracle.base import Evaluate
 from fedlightning.oracle.evaluations import ClientData
@@ -67,6 +68,42 @@ def updated(
 def seed_of(request: Request, client: int) -> int:
     """Return the seed of the random numbers that a client's update draws, not its objective's."""
     return derive_seed(request.seed, client, 2)
+
+
+class Updates:
+    """Runs client updates whose replies count, and checks these."""
+
+    def __init__(self, table: ClientTable) -> None:
+        """Begin before the first round.
+
+        Args:
+            table: What the clients keep.
+        """
+        self._table, self._unread = table, UnreadSettings()
+
+    def of(
+        self,
+        request: Request,
+        ids: Sequence[int],
+        data: ClientData,
+        evaluate: Evaluate,
+        evaluate_full: Evaluate | None = None,
+    ) -> tuple[Reply, GradientOracle]:
+        """Run the client update of a phase; see :func:`updated`.
+
+        Raises:
+            TypeError: If the reply is not what the contract promises.
+            ValueError: If a shape is wrong, or the update does without a setting of the clients' steps.
+        """
+        table, phase = self._table, request.stamp.phase
+        algorithm, space = table.algorithm, table.space
+        with self._unread.watched(algorithm):
+            reply, oracle = updated(table, algorithm, request, ids, data, evaluate, evaluate_full)
+        is_last = phase == len(algorithm.phases) - 1
+        require_reply(algorithm, reply, len(ids), space.personal.dim, is_last, space.shared.dim)
+        require_client_state(algorithm, table.start_state, reply.state, is_last)
+        self._unread.require_read(algorithm, phase, oracle)
+        return reply, oracle
 
 
 class Received:
