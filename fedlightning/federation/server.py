@@ -24,8 +24,9 @@ from fedlightning.federation.processes import Processes
 from fedlightning.federation.protocol import Answer, EvaluationRequest, Moment, Precision, Request, Roster, Stamp
 from fedlightning.federation.remedies import LOOK_AT_DATA, smaller_steps
 from fedlightning.federation.round_start import begun
+from fedlightning.federation.server_functions import message_of, state_after
 from fedlightning.federation.traffic import Traffic, floats
-from fedlightning.federation.validation import LeftOutWarnings, name_of, require_server_state, shapes_of
+from fedlightning.federation.validation import LeftOutWarnings, name_of, shapes_of
 
 Weighting = Literal["uniform", "samples"]
 
@@ -160,7 +161,7 @@ class FederatedServer:
             asked: Number of clients that are asked, for a channel.
             expected: Mean number of clients that are asked, likewise; None for ``asked``.
         """
-        message = self.algorithm.phases[stamp.phase].broadcast(self.state)
+        message = message_of(self.algorithm, stamp.phase, self.state)
         buffers = self.point.new_empty(0) if self.buffers is None else self.buffers
         names = () if self.roster is None else self.roster.buffers
         request = Request(
@@ -236,10 +237,9 @@ class FederatedServer:
                 f"{smaller_steps(self.algorithm, LOOK_AT_DATA)}"
             )
         self._left_out.warn(cohort.left_out)
-        server_update = self.algorithm.phases[request.stamp.phase].server_update
-        after = server_update(self.state, cohort.update())
-        require_server_state(self.state, after, server_update, self.algorithm)
+        after = state_after(self.algorithm, request.stamp.phase, self.state, cohort.update())
         if not self.algorithm.point(after).isfinite().all():
+            server_update = self.algorithm.phases[request.stamp.phase].server_update
             raise RoundRejectedError(
                 f"{name_of(server_update, self.algorithm)} returned a global model with NaN or infinite numbers, "
                 "although the clients' answers are finite. The round was rejected: server and client states are those "
