@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedlightning.core.errors import InvalidValueError
 from fedlightning.oracle.base import Blocks, Evaluate, Evaluation, PrefersFixedSize
 from fedlightning.oracle.errors import ObjectiveError
 from fedlightning.oracle.minibatch import Minibatch, Rows, few_places
@@ -51,7 +52,11 @@ def evaluate_minibatch(
         buffers: Buffers, ``[S, b]``.
         blocks: The gradients to compute.
         randomness: Each client's random numbers.
+
+    Raises:
+        ValueError: If the points are no matrix of S rows.
     """
+    _require_points(w, len(buffers))
     rows = batch.computed
     with places_named(rows):
         own = some(w, rows), some(v, rows), some(buffers, rows)
@@ -82,7 +87,11 @@ def evaluate_all_data(
     Returns:
         Operators in both blocks and the values of f_i, zeros for clients that were left out. The buffers are those
         given: an evaluation on all data is no training step, so that running statistics stay as they are.
+
+    Raises:
+        ValueError: If the points are no matrix of S rows.
     """
+    _require_points(w, len(buffers))
     g, g_v = torch.zeros_like(w), torch.zeros_like(v)
     values: dict[str, Tensor] = {}
     going = [True] * len(w) if active is None else active.tolist()
@@ -103,6 +112,15 @@ def evaluate_all_data(
             values.setdefault(name, value.new_zeros(len(w)))[rows.index] = value
     loss = values.pop("loss") if values else w.new_zeros(len(w))
     return Evaluation(g, g_v, buffers, loss, values)
+
+
+def _require_points(w: Tensor, clients: int) -> None:
+    if w.dim() != 2 or len(w) != clients:
+        raise InvalidValueError(
+            f"client_update gives the oracle points of shape {list(w.shape)}; expected [{clients}, d], one row for "
+            f"each of the S={clients} clients. Begin at z.expand(oracle.num_clients, -1) from a model z [d], and see "
+            "that init_client returns the state of one client: a field [d] of it arrives as [S, d]."
+        )
 
 
 @contextmanager
