@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlightning.algorithms.base import Algorithm
 from fedlightning.core.errors import InvalidTypeError
-from fedlightning.federation.validation import name_of, require_server_state
+from fedlightning.federation.validation import attributes_named, name_of, require_server_state
 
 
 def message_of(algorithm: Algorithm, phase: int, state: Any) -> Any:
@@ -19,10 +19,12 @@ def message_of(algorithm: Algorithm, phase: int, state: Any) -> Any:
         state: The server's state.
 
     Raises:
-        TypeError: If the algorithm returns something else than a dataclass.
+        AttributeError: If the algorithm sets an attribute of itself.
+        TypeError: If it returns something else than a dataclass.
     """
     broadcast = algorithm.phases[phase].broadcast
-    message = broadcast(state)
+    with attributes_named(algorithm):
+        message = broadcast(state)
     if is_dataclass(message) and not isinstance(message, type):
         return message
     raise InvalidTypeError(
@@ -42,10 +44,12 @@ def state_after(algorithm: Algorithm, phase: int, state: Any, update: Any) -> An
         update: What it makes of the clients' answers.
 
     Raises:
+        AttributeError: If the algorithm sets an attribute of itself.
         TypeError: If the new state is of another class.
         ValueError: If a tensor has another shape.
     """
     server_update = algorithm.phases[phase].server_update
-    after = server_update(state, update)
+    with attributes_named(algorithm):
+        after = server_update(state, update)
     require_server_state(state, after, server_update, algorithm)
     return after

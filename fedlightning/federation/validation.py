@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from linecache import getline
 from traceback import walk_tb
 from typing import Any
@@ -245,6 +245,28 @@ def absent_state_named(algorithm: Algorithm, update: Callable[..., Any], state: 
         raise InvalidTypeError(
             f"{type(algorithm).__name__}.client_update reads {read}, but {_no_init_client(algorithm, 'State')}"
         ) from error
+
+
+@contextmanager
+def attributes_named(algorithm: Algorithm) -> Iterator[None]:
+    """Say what to do instead where an algorithm's function sets an attribute of the algorithm itself.
+
+    A frozen dataclass refuses that by itself, without a word about where else to put what is to be kept.
+
+    Args:
+        algorithm: The algorithm whose function is called.
+
+    Raises:
+        AttributeError: If an attribute is set.
+    """
+    try:
+        yield
+    except FrozenInstanceError as error:
+        frame = [frame for frame, _ in walk_tb(error.__traceback__)][-1]  # of the method that dataclass() wrote
+        name = frame.f_locals.get("name")
+        if isinstance(name, str) and frame.f_locals.get("self") is algorithm:
+            Algorithm.__setattr__(algorithm, name, None)
+        raise
 
 
 def _no_init_client(algorithm: Algorithm, name: str) -> str:

@@ -49,6 +49,39 @@ class Remembers(Mine):
         return update
 
 
+@dataclass(frozen=True, eq=False)
+class Counts(Mine):
+    """Sets an attribute of its own in one of its functions."""
+
+    where: str = "client_update"
+
+    def broadcast(self, server):
+        self.counted("broadcast")
+        return server
+
+    def client_update(self, message, state, oracle):
+        self.counted("client_update")
+        return super().client_update(message, state, oracle)
+
+    def server_update(self, server, update):
+        self.counted("server_update")
+        return update
+
+    def counted(self, where):
+        if where == self.where:
+            self.count = 1
+        elif self.where == "lr":
+            self.lr = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class WritesMessage(Mine):
+    """Writes into what is frozen, and is not the algorithm."""
+
+    def client_update(self, message, state, oracle):
+        message.z = message.z + 1
+
+
 @dataclass
 class Thawed(Algorithm):
     lr: float = 0.1
@@ -192,6 +225,15 @@ def fit(algorithm, **options):
 
 MISTAKES = {
     "momentum on self": (Remembers(0.1), AttributeError, r"Remembers sets self\.momentum: an algorithm keeps nothing"),
+    **{
+        f"count in {where}": (
+            Counts(0.1, where),
+            AttributeError,
+            rf"^Counts sets self\.{'lr' if where == 'lr' else 'count'}: an algorithm keeps nothing on itself",
+        )
+        for where in ("broadcast", "client_update", "server_update", "lr")
+    },
+    "a frozen message": (WritesMessage(0.1), AttributeError, r"^cannot assign to field 'z'$"),
     "not frozen": (Thawed(), AttributeError, r"Thawed sets self\.momentum: an algorithm keeps nothing on itself"),
     "client": (Bare(0.1), TypeError, r"Bare\.client_update returned a Tensor; expected Reply\(update="),
     "upload": (BareUpload(0.1), TypeError, r"client_update returned Reply\(update=Tensor\); expected an object of"),

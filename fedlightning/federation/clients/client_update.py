@@ -13,7 +13,13 @@ from fedlightning.federation.client_states import StatesByField
 from fedlightning.federation.clients.client_table import ClientTable
 from fedlightning.federation.clients.unread import UnreadSettings
 from fedlightning.federation.protocol import Request
-from fedlightning.federation.validation import absent_state_named, require_client_state, require_reply, tensors_of
+from fedlightning.federation.validation import (
+    absent_state_named,
+    attributes_named,
+    require_client_state,
+    require_reply,
+    tensors_of,
+)
 from fedlightning.oracle import GradientOracle
 from fedlightning.oracle.base import Evaluate
 from fedlightning.oracle.evaluations import ClientData
@@ -61,7 +67,7 @@ def updated(
         oracle.steps_together = 0  # its numbers would be compiled anew in every round
     message, state = for_clients(request.message, ids), table.client_state(states)
     update = algorithm.phases[request.stamp.phase].client_update
-    with absent_state_named(algorithm, update, state):
+    with attributes_named(algorithm), absent_state_named(algorithm, update, state):
         return update(message, state, oracle), oracle
 
 
