@@ -37,7 +37,7 @@ from fedlightning.algorithms.declared import over_all_clients as over_all_client
 from fedlightning.algorithms.declared import relative_to as relative_to
 from fedlightning.algorithms.declared import squared_norm_of as squared_norm_of
 from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError
-from fedlightning.core.in_force import in_force
+from fedlightning.core.in_force import in_force, require_varying
 from fedlightning.core.noted import notes_reads_of
 from fedlightning.core.parameter_space import ParameterSpace
 from fedlightning.core.per_block import PerBlock as PerBlock
@@ -310,8 +310,10 @@ class Algorithm(ABC):
             regularizer: Regularizers of the shared parameters; None for none.
 
         Raises:
-            ValueError: If a hyper-parameter names an unknown prefix or leaves a parameter uncovered.
+            TypeError: If a hyper-parameter that is the same in every round is given a schedule.
+            ValueError: If one names an unknown prefix or leaves a parameter uncovered.
         """
+        require_varying(self)
         start = in_force(self, 0)
         bound = copy(start)
         object.__setattr__(bound, "given", start)

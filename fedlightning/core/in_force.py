@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from fedlightning.core.errors import FedlightningError
-from fedlightning.core.schedule import Schedule, has_schedule, value_at, varies_by_round
+from fedlightning.core.errors import FedlightningError, InvalidTypeError
+from fedlightning.core.schedule import (
+    NOT_DECLARED,
+    Schedule,
+    has_schedule,
+    is_number,
+    value_at,
+    varies_by_round,
+    why_constant,
+)
 from fedlightning.core.validation import numbers_of_a_round, spoken_name
 
 T = TypeVar("T")
@@ -43,6 +51,31 @@ def in_force(owner: T, rounds: int) -> T:
             return replace(made, **changes)  # type: ignore[no-any-return]
     except FedlightningError as error:
         raise type(error)(f"After {rounds} rounds of the schedule: {error}") from error
+
+
+def require_varying(owner: object) -> None:
+    """Make sure that a schedule is given to hyper-parameters alone that are declared to take one.
+
+    Only fields whose annotation says that they are numbers are looked at: in any other a function is no mistake.
+
+    Args:
+        owner: An algorithm, or another object of a dataclass, whose parts are looked through as well.
+
+    Raises:
+        TypeError: If a number that stays the same in every round is given as a schedule, which nothing would call.
+    """
+    made: Any = owner
+    for each in fields(made):
+        value = getattr(owner, each.name)
+        if _is_part(value):
+            require_varying(value)
+        elif has_schedule(value) and is_number(each) and not varies_by_round(each):
+            why = why_constant(each)
+            remedy = ", or annotate it PerRound, of fedlightning.algorithms.base" if why == NOT_DECLARED else ""
+            raise InvalidTypeError(
+                f"{spoken_name(owner)}({each.name}={value!r}): {each.name} takes no schedule, because {why}. Give one "
+                f"value for all rounds{remedy}."
+            )
 
 
 def scheduled(owner: object) -> dict[str, Any]:

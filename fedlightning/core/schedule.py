@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
 from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 
@@ -58,6 +59,20 @@ def varies_by_round(declared: Field[Any]) -> bool:
     return bool(declared.metadata.get("per_block")) or Schedule in get_args(declared.type)
 
 
+def is_number(declared: Field[Any]) -> bool:
+    """True if a field's annotation, as text or as a type, is ``float`` or ``int``, with or without None."""
+    kind: Any = declared.type
+    if isinstance(kind, str):
+        kinds = set(re.findall(r"[\w.]+", kind)) - {"None", "Optional", "typing.Optional"}
+        return bool(kinds) and kinds <= {"float", "int"}
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return all(each in (float, int, NoneType) for each in members)
+
+
+NOT_DECLARED = "it is not declared as PerRound"
+"""Why a field takes no schedule whose owner has not said so on purpose."""
+
+
 def why_constant(declared: Field[Any]) -> str:
     """Return why a field takes no schedule, as a clause.
 
@@ -69,7 +84,7 @@ def why_constant(declared: Field[Any]) -> str:
     kind = str(getattr(declared.type, "__name__", declared.type))
     if kind.startswith(("int", "Optional[int]")):
         return "counts, seeds and other whole numbers stay the same"
-    return "it is not declared as PerRound"
+    return NOT_DECLARED
 
 
 def is_schedule(entry: object) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+import torch
 
 from fedlightning.algorithms import FIAELT, SCAFFOLD, FedADMM, FedAvg, FedPD, FedProx
-from fedlightning.core.errors import InvalidValueError
-from fedlightning.core.in_force import in_force, scheduled, scheduled_numbers
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.in_force import in_force, require_varying, scheduled, scheduled_numbers
+from fedlightning.core.schedule import PerRound, constant
 from fedlightning.local import SVRG, GradientTolerance, LocalSteps
 from fedlightning.schedules import Cosine, Exponential, Milestones
+from tests.support.federations import quadratic, space_of
 
 FALLING = Milestones({0: 0.4, 2: 0.1})
 
@@ -40,6 +44,51 @@ def test_parts_are_looked_through():
 def test_names_of_numbers():
     method = FedProx({"head": FALLING, "default": 0.2}, mu=lambda rounds: 1 + rounds)
     assert scheduled_numbers(method, 3) == {"lr/head": 0.1, "lr/default": 0.2, "mu": 4.0}
+
+
+@dataclass(frozen=True)
+class Inner:
+    power: float = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Own(FedAvg):
+    """Has hyper-parameters that it does not check."""
+
+    gamma: float = 0.9
+    limit: float | None = None
+    count: int = 3
+    rho: float = constant("states are scaled by it", 1.0)
+    mu: PerRound = 0.1
+    kernel: Any = None
+    inner: Inner = Inner()
+
+
+UNDECLARED = r"it is not declared as PerRound\. .*, or annotate it PerRound"
+OWN = {
+    "gamma": (
+        Own(0.1, gamma=Exponential(0.9, gamma=0.5)),
+        r"it is not declared as PerRound\. .*, or annotate it PerRound",
+    ),
+    "limit": (
+        Own(0.1, limit=lambda rounds: 1.0 + rounds),
+        r"it is not declared as PerRound\. .*, or annotate it PerRound",
+    ),
+    "count": (Own(0.1, count=FALLING), r"counts, .* stay the same\. Give one value for all rounds\.$"),
+    "rho": (Own(0.1, rho=FALLING), r"states are scaled by it\. Give one value for all rounds\.$"),
+    "power": (Own(0.1, inner=Inner(FALLING)), UNDECLARED),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_number_that_stays_the_same_takes_no_schedule(name):
+    method, why = OWN[name]
+    with pytest.raises(InvalidTypeError, match=rf"^(Own|Inner)\((\w+)=.*: \2 takes no schedule, because {why}"):
+        method.bind(space_of(quadratic(method)), torch.zeros(1))
+
+
+def test_functions_in_other_fields_are_no_schedules():
+    require_varying(Own(0.1, mu=FALLING, kernel=lambda w: w))
 
 
 def test_the_rest_of_an_object_stays_as_it_is():

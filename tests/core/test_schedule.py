@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import pytest
@@ -13,6 +14,7 @@ from fedlightning.core.schedule import (
     Schedule,
     constant,
     has_schedule,
+    is_number,
     is_schedule,
     landmarks_of,
     value_at,
@@ -60,6 +62,28 @@ def test_the_others_say_why_not():
         "passes": whole,
         "share": "it is not declared as PerRound",
     }
+
+
+@dataclass
+class Kinds:
+    """Annotated as types, whatever the module does."""
+
+    a: float
+    b: int
+    c: float | None
+    d: int | None
+    e: Schedule
+    f: list[float]
+    g: Callable[[float], float]
+    h: float | str
+    i: PerRound
+
+
+def test_numbers_are_known_by_their_annotation():
+    texts = [each.name for each in fields(Kinds) if is_number(each)]
+    for each in fields(Kinds):
+        each.type = eval(each.type)
+    assert texts == [each.name for each in fields(Kinds) if is_number(each)] == ["a", "b", "c", "d"]
 
 
 def test_schedules_and_functions_are_told_from_numbers_and_classes():
