@@ -6,22 +6,21 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, ProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from fedlightning import callbacks, data, tasks
 from fedlightning.callbacks import LastCheckpoint, LogPictures, RoundProgressBar
 from fedlightning.callbacks.history import is_metric
-from fedlightning.callbacks.run_folder import run_folder
 from fedlightning.cli import DESCRIPTIONS
+from fedlightning.cli.config_of_run import ConfigOfRun
 from fedlightning.cli.default_logger import default_logger, tensorboard_is_installed
 from fedlightning.cli.early import MistakeError, asks_for_help, require_checkpoint, require_keeper
 from fedlightning.cli.errors import TRACEBACKS, comes_from, is_refusal
@@ -49,23 +48,6 @@ class TaskParser(ComparisonParser, LightningArgumentParser):
         for group in self._action_groups[before:]:
             group.title = f"Arguments of {method_name}"
         return added
-
-
-class ConfigOfRun(SaveConfigCallback):
-    """Saves the configuration in the folder of the run, also where the logger has one folder for many runs.
-
-    Attributes:
-        folder: Where to save; None for the folder that the first logger says.
-    """
-
-    folder: Path | None = None
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write ``config.yaml``; called in the first process alone."""
-        folder = self.folder or run_folder(trainer)
-        folder.mkdir(parents=True, exist_ok=True)
-        options = {"skip_none": False, "skip_validation": True, "overwrite": True}
-        self.parser.save(self.config, str(folder / "config.yaml"), **options)
 
 
 @contextmanager

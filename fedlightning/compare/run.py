@@ -23,7 +23,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedlightning.callbacks import ClientValuesFile, History, LastCheckpoint
 from fedlightning.callbacks.history import Row
-from fedlightning.cli.app import ConfigOfRun, FederatedCLI
+from fedlightning.cli.app import FederatedCLI
+from fedlightning.cli.config_of_run import ConfigOfRun
 from fedlightning.cli.stops import signal_behind
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import BestRound, require_choice
