@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -30,7 +31,7 @@ class Federation:
 
     Raises:
         TypeError: If a partition is something else, such as a list of lists.
-        ValueError: If a client has no training samples.
+        ValueError: If a client has no training samples, or samples that the data set has not.
     """
 
     train: Dataset[Any]
@@ -56,6 +57,9 @@ class Federation:
                 f"Federation(partition=...): {len(empty)} of {len(self.partition)} clients have no training samples: "
                 f"{shown}. Leave such clients out, of val_partition and test_partition too; allow_empty is for these."
             )
+        _require_positions("partition", self.partition, "train", self.train)
+        _require_positions("val_partition", self.val_partition, "val", self.val)
+        _require_positions("test_partition", self.test_partition, "test", self.test)
 
     @property
     def validates_on_test(self) -> bool:
@@ -76,3 +80,18 @@ class Federation:
     def stored(self, positions: Tensor) -> list[Tensor]:
         """Return what is known of the training samples at ``positions [n]`` without loading them, ``[n, ...]``."""
         return stored_samples(self.train, positions)
+
+
+def _require_positions(name: str, partition: Partition | None, whole: str, dataset: Any) -> None:
+    """Refuse a partition with positions that its data set has not, which end in an error once they are drawn."""
+    if partition is None or not hasattr(dataset, "__len__") or not len(partition.order):
+        return
+    order, size = partition.order, len(dataset)
+    if order.min() >= 0 and order.max() < size:
+        return
+    place = ((order < 0) | (order >= size)).nonzero()[0]
+    client = int(torch.searchsorted(partition.offsets, place, right=True)) - 1
+    raise InvalidValueError(
+        f"Federation({name}=...): client {client} holds sample {int(order[place])}, but {whole} has {size} samples. "
+        f"Give positions from 0 on and below {size}."
+    )

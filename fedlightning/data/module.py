@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
-from fedlightning.core.errors import InvalidTypeError, InvalidValueError
+from fedlightning.core.errors import InvalidAttributeError, InvalidTypeError, InvalidValueError
 from fedlightning.core.misspelt import require_arguments
 from fedlightning.core.per_architecture import TaskArchitectures
 from fedlightning.core.serialisation import rebuild
@@ -172,6 +172,7 @@ class FederatedDataModule(Described):
     @property
     def federation(self) -> Federation:
         """Return the data sets, built on first use."""
+        _require_made(self)
         if self._federation is None:
             try:
                 built = self.build()
@@ -180,11 +181,7 @@ class FederatedDataModule(Described):
                 if len(error.args) == 1 and root is not None and not Path(root).is_absolute():
                     error.args = (f"{error} Looked in {Path(root).absolute()}.",)
                 raise
-            if not isinstance(built, Federation):
-                raise InvalidTypeError(
-                    f"{type(self).__name__}.build returned a {type(built).__name__}; expected a "
-                    "fedlightning.data.Federation, e.g. Federation(data, partition)."
-                )
+            _require_federation(self, built)
             self._federation = built if self.poisoning is None else self.poisoning.apply(built)
         return self._federation
 
@@ -199,6 +196,7 @@ class FederatedDataModule(Described):
         Raises:
             ValueError: If more clients are to take part than there are.
         """
+        _require_made(self)
         if stage in ("fit", None):
             self.participation.check(self.num_clients)
             if self.local_steps is not None and self.local_epochs != 1:
@@ -278,4 +276,28 @@ class FederatedDataModule(Described):
             task=trainer.lightning_module,
             rank=trainer.global_rank,
             num_processes=trainer.world_size,
+        )
+
+
+def _require_made(data: FederatedDataModule) -> None:
+    """Refuse a data module whose ``__init__`` does not call the base class's ``__init__``."""
+    if "_federation" not in vars(data):
+        raise InvalidAttributeError(
+            f"{type(data).__name__}.__init__ does not call super().__init__(...) of FederatedDataModule. Call it first "
+            "of all, with batch_size, local_steps, participation, ... as you like them."
+        )
+
+
+def _require_federation(data: FederatedDataModule, built: object) -> None:
+    """Refuse what is no federation as the result of ``build``, and a data module without such a method."""
+    name = type(data).__name__
+    if type(data).build is FederatedDataModule.build:
+        raise InvalidTypeError(
+            f"{name} has no build: write build(self), which returns a fedlightning.data.Federation, e.g. "
+            "Federation(data, partition)."
+        )
+    if not isinstance(built, Federation):
+        raise InvalidTypeError(
+            f"{name}.build returned a {type(built).__name__}; expected a fedlightning.data.Federation, e.g. "
+            "Federation(data, partition)."
         )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlightning.core.errors import InvalidValueError
+from fedlightning.core.errors import InvalidTypeError, InvalidValueError
 
 
 class Partition(Sequence[Tensor]):
@@ -56,10 +56,11 @@ class Partition(Sequence[Tensor]):
         """Build a partition from one index array ``[n_i]`` per client.
 
         Raises:
+            TypeError: If a client's samples are a mask of booleans.
             ValueError: If there are no clients, a client holds no samples although each must, or two clients hold the
                 same sample.
         """
-        tensors = [torch.as_tensor(part, dtype=torch.long).flatten() for part in parts]
+        tensors = [_positions(client, part) for client, part in enumerate(parts)]
         if not tensors:
             raise InvalidValueError("The federation has no clients.")
         sizes = torch.tensor([len(part) for part in tensors])
@@ -193,6 +194,15 @@ class Partition(Sequence[Tensor]):
             kept.append(own[~chosen & ~beside])
             aside.append(own[chosen])
         return Partition.of(kept), Partition.of(aside)
+
+
+def _positions(client: int, part: Sequence[int] | Tensor | np.ndarray) -> Tensor:
+    if torch.as_tensor(part).dtype is torch.bool:  # as numbers these would be the positions 0 and 1
+        raise InvalidTypeError(
+            f"Partition.of: client {client} has a mask of {len(part)} booleans; expected the positions of its "
+            "samples. They are mask.nonzero().flatten(), of an array mask.nonzero()[0]."
+        )
+    return torch.as_tensor(part, dtype=torch.long).flatten()
 
 
 def _some_of(stretches: Sequence[Tensor], count: int, generator: torch.Generator) -> Tensor:

@@ -29,3 +29,17 @@ def test_lists_of_samples_are_no_partition(name):
     partitions = {"partition": Partition.of([[0], [1]]), name: [[0], [1]]}
     with pytest.raises(TypeError, match=rf"Federation\({name}=\.\.\.\) is a list\. Pass a Partition; Partition\.of"):
         Federation(train, val=train, test=train, **partitions)
+
+
+@pytest.mark.parametrize("wrong", [6, -1])
+def test_positions_that_a_data_set_has_not_are_named(wrong):
+    train = TensorDataset(torch.zeros(6))
+    wrongly = Partition.of([[0], [], [1, 2, wrong], [4]], allow_empty=True)
+    said = rf"client 2 holds sample {wrong}, but train has 6 samples\. Give positions from 0 on and below 6\.$"
+    with pytest.raises(ValueError, match=rf"^Federation\(partition=\.\.\.\): {said.replace('client 2', 'client 1')}"):
+        Federation(train, Partition.of([[0], [1, 2, wrong], [4]]))
+    for name in ("val", "test"):
+        with pytest.raises(ValueError, match=rf"^Federation\({name}_partition=.*{said.replace('train', name)}"):
+            Federation(train, Partition.of([[0]]), **{name: train, f"{name}_partition": wrongly})
+    nobody = Partition.of([[], []], allow_empty=True)
+    Federation(train, Partition.of([[5], [0]]), val=train, val_partition=nobody)

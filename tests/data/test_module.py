@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from fedlightning import FederatedDataModule
+from fedlightning.core.errors import FedlightningError
 from fedlightning.data import Federation, Partition, TensorData
 from fedlightning.participation import Uniform
 from tests.support.four_clients import federation
@@ -85,6 +86,37 @@ class Nowhere(FederatedDataModule):
 def test_a_folder_that_is_not_there_is_named_in_full():
     with pytest.raises(FileNotFoundError, match=r"MNIST is not there\. Looked in /.*/no/such/folder\.$"):
         Nowhere().setup()
+
+
+class Unfinished(FederatedDataModule):
+    """Lacks its method build."""
+
+
+class Unmade(Counted):
+    def __init__(self, size):  # without super().__init__()
+        self.size = size
+
+
+class Empty(FederatedDataModule):
+    def build(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            Unfinished(),
+            r"^Unfinished has no build: write build\(self\), which returns a fedlightning\.data\.Federation",
+        ),
+        (Empty(), r"^Empty\.build returned a NoneType; expected a fedlightning\.data\.Federation"),
+        (Unmade(3), r"^Unmade\.__init__ does not call super\(\)\.__init__\(\.\.\.\) of FederatedDataModule\. Call it"),
+    ],
+)
+def test_what_a_data_module_lacks_is_named(data, said):
+    for command in (lambda: trainer().fit(Line(), data), lambda: data.num_clients):
+        with pytest.raises(FedlightningError, match=said):
+            command()
 
 
 def test_rounds_begin_where_the_trainer_stands():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,17 @@ def test_stretches_follow_each_other():
 def test_shared_samples_are_refused():
     with pytest.raises(ValueError, match="Sample 1 belongs to more than one client"):
         Partition.of([[0, 1], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.tensor([False, True, True]), np.array([False, True, True]), [False, True, True]]
+)
+def test_masks_are_no_positions(mask):
+    with pytest.raises(
+        TypeError, match=r"Partition\.of: client 1 has a mask of 3 booleans.*mask\.nonzero\(\)\.flatten"
+    ):
+        Partition.of([[0], mask])
+    assert [part.tolist() for part in Partition.of([[0], torch.as_tensor(mask).nonzero().flatten()])] == [[0], [1, 2]]
 
 
 def test_a_million_clients_take_no_object_each():
