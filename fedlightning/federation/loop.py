@@ -139,11 +139,7 @@ class RoundLoop:
             heard = recruiter.ask(request, invitation)
             if heard is None:
                 which = f" in phase {phase + 1} of {len(invitations)}" if len(invitations) > 1 else ""
-                _warn_of_a_skipped_round(
-                    index,
-                    f"of {recruiter.contacted} clients invited{which}, too few answered. "
-                    "Invite more, allow more retries, or lower at_least.",
-                )
+                _warn_of_a_skipped_round(index, _why_unheard(recruiter.contacted, which))
                 server.count_download(request, recruiter.contacted)
                 return RoundResult({"skipped": 1.0}, undone=True)
             outcome = server.aggregate(
@@ -180,6 +176,20 @@ class RoundLoop:
         """
         mine = list(self.transport.evaluate(request, client_ids))
         return join_answers(answer for answers in self.transport.processes.collect(mine) for answer in answers)
+
+
+def _why_unheard(contacted: int, phase: str) -> str:
+    """Return why a phase has no answers, and what can be done.
+
+    Args:
+        contacted: Number of clients that were invited.
+        phase: Which phase it is, in words; empty if there is one.
+    """
+    if not contacted:
+        return f"nobody was drawn{phase}. Raise the rate of the participation."
+    return (
+        f"of {contacted} clients invited{phase}, too few answered. Invite more, allow more retries, or lower at_least."
+    )
 
 
 def _warn_of_a_skipped_round(index: int, why: str) -> None:

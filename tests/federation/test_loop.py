@@ -20,7 +20,8 @@ from fedlightning.federation.sampling.cohort import RoundBatch
 from fedlightning.federation.server import RoundRejectedError
 from fedlightning.oracle import Autocast, Sequential, Vectorized
 from fedlightning.oracle.checks.check import ladder
-from fedlightning.participation import FirstResponders, ResponseShare, Selection
+from fedlightning.participation import FirstResponders, Poisson, ResponseShare, Selection
+from fedlightning.tasks import ClientNumbers
 from tests.support.federations import loop_for, quadratic, responders, rounds_of, run
 from tests.support.over_the_wire import FederationOverTheWire
 from tests.support.small import Line, clients, trainer
@@ -37,6 +38,15 @@ def test_a_round_nobody_answers_is_skipped_with_a_warning(tmp_path):
     assert torch.equal(torch.cat([task.x, task.y]), before)
     assert task.traffic == (0, 2 * 10 * 16)
     assert run_.callback_metrics["skipped"] == 1
+
+
+def test_a_round_for_which_nobody_is_drawn_says_what_to_raise():
+    data = ClientNumbers(30, local_steps=1, participation=Poisson(1e-9))
+    with pytest.warns(RuntimeWarning, match=r"^Round 1 was skipped: nobody was drawn\. Raise the rate of the part"):
+        trainer(max_steps=1, precision="64-true").fit(quadratic(fl.FedAvg(0.05), num_clients=30), data)
+    two = ClientNumbers(30, local_steps=1, participation=Poisson(1e-9))
+    with pytest.warns(RuntimeWarning, match=r"^Round 1 was skipped: nobody was drawn in phase 1 of 2\."):
+        trainer(max_steps=1, precision="64-true").fit(quadratic(fl.CDMA_ONE(0.05), num_clients=30), two)
 
 
 class OnlyTheFirstRound(ResponseShare):
