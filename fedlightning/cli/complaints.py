@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fedlightning.cli import sources
-from fedlightning.core.misspelt import did_you_mean
+from fedlightning.core.misspelt import did_you_mean, most_similar
 
 _PACKAGES = (
     "algorithms",
@@ -86,7 +86,7 @@ def no_class(where: str, given: str) -> str:
         given: A name without a module, or a path whose module is missing.
     """
     paths = own_classes()
-    close = get_close_matches(given.rpartition(".")[2], paths, n=1)
+    close = most_similar(given.rpartition(".")[2], paths)
     module = sources.missing_module(given)
     if module is None:
         missing = "no such class."
@@ -94,7 +94,7 @@ def no_class(where: str, given: str) -> str:
     else:
         missing = f"no module '{module}' is installed or in {_HERE}, {Path.cwd()}."
         remedy = "Start the command in the folder that holds it, or install it."
-    meant = _in_a_similar_module(given) or (paths[close[0]] if close else None)
+    meant = _in_a_similar_module(given) or (None if close is None else paths[close])
     hint = remedy if meant is None else f"Did you mean '{meant}'?"
     return f"{where}={given}: {missing} {hint}"
 

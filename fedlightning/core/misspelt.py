@@ -12,8 +12,19 @@ from fedlightning.core.errors import InvalidTypeError
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that proposes the most similar known name, or an empty text."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    close = most_similar(name, known)
+    return "" if close is None else f" Did you mean '{close}'?"
+
+
+def most_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a name, whatever is upper case; None if none is similar.
+
+    Of names that differ in case alone it is the one that is most similar as it is written.
+    """
+    names = list(known)
+    folded = get_close_matches(name.casefold(), {each.casefold() for each in names}, n=1)
+    alike = [each for each in names if each.casefold() in folded]
+    return next(iter(get_close_matches(name, alike, n=1, cutoff=0.0)), None)
 
 
 def require_arguments(function: str, given: Iterable[str], takers: Iterable[Callable[..., Any]]) -> None:

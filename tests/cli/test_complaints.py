@@ -44,6 +44,7 @@ def test_a_class_that_is_missing_is_sought_in_its_module_then_in_the_package():
         "model=fedlightning.models.LeNet: fedlightning.models has no 'LeNet'. Did you mean 'LeNet5'?"
     )
     assert no_class("a", "FedAvgg").endswith("no such class. Did you mean 'fedlightning.algorithms.FedAvg'?")
+    assert no_class("a", "Scafold").endswith("Did you mean 'fedlightning.algorithms.SCAFFOLD'?")
     assert no_class("a", "Zygote").endswith(f"installed or in the current folder, {Path.cwd()}.")
 
 
