@@ -346,15 +346,16 @@ class LeftOutWarnings:
 
     def warn(self, client_ids: Sequence[int]) -> None:
         """Warn of the given clients that have not been named before."""
-        new = [client for client in dict.fromkeys(client_ids) if client not in self._named]
+        new = sorted({*client_ids} - self._named)
         shown = new[: max(0, _NAMED_CLIENTS - len(self._named))]
         self._named.update(new)
         if not shown:
             return
+        clients = "clients" if len(new) > 1 else "client"
         rest = f" and {len(new) - len(shown)} others" if len(new) > len(shown) else ""
         last = "" if len(self._named) < _NAMED_CLIENTS else " Further clients are not named."
         warnings.warn(
-            f"NaN or infinite numbers came from client {', '.join(map(str, shown))}{rest}: left out of the mean "
+            f"NaN or infinite numbers came from {clients} {', '.join(map(str, shown))}{rest}: left out of the mean "
             f"whenever they do; 'left_out' counts them. {smaller_steps(self._algorithm, LOOK_AT_DATA)}{last}",
             RuntimeWarning,
             stacklevel=2,

@@ -199,7 +199,7 @@ def test_a_client_that_returns_nan_is_named_once():
 
 def test_many_clients_that_return_nan_are_no_flood():
     (message,) = caught(bad(14, all_clients=16))
-    assert message.startswith("NaN or infinite numbers came from client 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others")
+    assert message.startswith("NaN or infinite numbers came from clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 others")
     assert message.endswith("Further clients are not named.")
 
 

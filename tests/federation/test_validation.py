@@ -11,7 +11,7 @@ from torch import Tensor
 from fedlightning import FederatedDataModule
 from fedlightning.algorithms import FedAvg, LocalGradientAlgorithm, Reply
 from fedlightning.algorithms.base import Algorithm, Point, of_any_length
-from fedlightning.federation.validation import require_reply, shapes_of
+from fedlightning.federation.validation import LeftOutWarnings, require_reply, shapes_of
 from fedlightning.oracle import Sequential
 from tests.support.small import Line, clients, trainer
 
@@ -333,3 +333,11 @@ def test_shapes_of_states():
     assert shapes_of(None) == {}
     assert shapes_of(state) == {"z": (3,), "models": ("any", 2), "turn": "int"}
     assert shapes_of(state, {"z": torch.zeros(4), "models": None}) == {"z": (4,), "models": "NoneType"}
+
+
+def test_clients_that_are_left_out_are_named_in_order():
+    warnings = LeftOutWarnings(FedAvg(0.1))
+    with pytest.warns(RuntimeWarning, match=r"numbers came from clients 1, 2, 3, 5: left out"):
+        warnings.warn([2, 1, 5, 3])
+    with pytest.warns(RuntimeWarning, match=r"numbers came from client 4: left out"):
+        warnings.warn([4, 2])
