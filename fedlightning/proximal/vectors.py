@@ -81,8 +81,9 @@ class Simplex(Regularizer):
 class EntropySimplex(Simplex):
     """Equips the simplex with the mirror map l(z) = sum of z log z: dual methods move by multiplication.
 
-    ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean. Multiplication never leaves an element that
-    is zero, so every element starts with at least :data:`LEAST_SHARE` of total / n.
+    ``from_dual`` is the softmax; ``prox`` and ``project`` stay Euclidean, so that to methods which take no step in the
+    dual space, such as ProjectedGDA, it is :class:`Simplex`. Multiplication never leaves an element that is zero, so
+    every element starts with at least :data:`LEAST_SHARE` of total / n.
     """
 
     def start(self, z: Tensor) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 from fedlightning.oracle import Sequential, Vectorized
-from fedlightning.proximal import L1, EntropySimplex
+from fedlightning.proximal import L1, EntropySimplex, Simplex
 from tests.support.cases import CASES
 from tests.support.federations import quadratic, rounds_of, run
+from tests.support.paths import ROOT
 from tests.support.regularized import COMPOSITE, PSI, loop_with
 
 
@@ -72,6 +75,21 @@ def test_entropy_geometry_finds_the_best_corner_from_any_start(name):
     z = run(loop_with(task, EntropySimplex()), rounds_of(algorithm, 60, num_clients=1, local_steps=2))[-1]
     assert (z.argmax(), cost.argmin()) == (1, 1)
     assert z[1] > 0.99
+
+
+def test_the_guide_says_under_which_methods_entropy_geometry_multiplies():
+    others = set()
+    for name in COMPOSITE:
+        algorithm = CASES[name].algorithm()
+        euclidean, entropic = (
+            run(loop_with(quadratic(algorithm), psi, psi), rounds_of(algorithm, 2))
+            for psi in (Simplex(), EntropySimplex())
+        )
+        if not torch.equal(euclidean, entropic):
+            others.add(name)
+    guide = " ".join((ROOT / "docs/tasks.md").read_text().split())
+    named = re.search(r"steps are multiplicative under (.*?), which step in the dual space", guide)[1]
+    assert others == set(re.findall(r"`(\w+)`", named))
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(COMPOSITE)))
