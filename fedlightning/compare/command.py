@@ -24,7 +24,16 @@ from fedlightning.cli.outputs import writing_to
 from fedlightning.compare.arguments import Mode, Report
 from fedlightning.compare.best_round import require_choice
 from fedlightning.compare.goal import Goal, mode_of
-from fedlightning.compare.grid import Values, best_points, final_value, grid_points, grid_table, label, parse_grid
+from fedlightning.compare.grid import (
+    Values,
+    best_points,
+    final_value,
+    grid_points,
+    grid_table,
+    label,
+    parse_grid,
+    untuned,
+)
 from fedlightning.compare.loggers import open_groups, where
 from fedlightning.compare.plan import Plan, algorithm_arguments, file_name, parse_algorithms, require_seeds
 from fedlightning.compare.results import VIRTUAL, Curve, caption, collect, markdown_table, require_axes, write_csv
@@ -132,7 +141,8 @@ def compare(
         write_csv(runs, folder / "results.csv")
         validates_on_test = any(run.summary.get("validates_on_test", False) for run in runs)
         require_choice(report, validates_on_test)  # of runs that were finished before, for another report perhaps
-        unsaid = caption(curves, goal, validates_on_test, seeds[0] if grid else None)
+        searched = untuned(parse_grid(grid), chosen)
+        unsaid = caption(curves, goal, validates_on_test, seeds[0] if grid else None) + (searched and f" {searched}")
         table = f"{markdown_table(curves, goal, also, axes, baseline)}\n\n{unsaid}"
         (folder / "table.md").write_text(table + "\n", encoding="utf-8")
         histories = {curve.name: curve.histories for curve in curves if curve.histories}

@@ -62,6 +62,25 @@ def grid_points(grid: Mapping[str, Sequence[str]], hyper_parameters: Mapping[str
     ]
 
 
+def untuned(grid: Mapping[str, Sequence[str]], chosen: Mapping[str, Values]) -> str:
+    """Return a sentence on algorithms that a name of the grid leaves as they were, for want of such a hyper-parameter.
+
+    Args:
+        grid: Names and values.
+        chosen: Each algorithm's grid point; keys end in the names of its hyper-parameters.
+
+    Returns:
+        The sentence; empty if every name is one of every algorithm.
+    """
+    lacking = {name: [each for each in grid if "." not in each and each not in _tuned(chosen[name])] for name in chosen}
+    said = "; ".join(f"{name} has no {', '.join(names)}" for name, names in lacking.items() if names)
+    return f"Not tuned by all of the grid: {said}." if said else ""
+
+
+def _tuned(values: Values) -> set[str]:
+    return {value.partition("=")[0].rpartition(".")[2] for value in values}
+
+
 def label(values: Values) -> str:
     """Return a short text for a grid point."""
     return ", ".join(_short(value) for value in values)

@@ -10,7 +10,7 @@ import yaml
 
 from fedlightning.compare import command, compare
 from fedlightning.compare import run as runs
-from fedlightning.compare.grid import parse_grid
+from fedlightning.compare.grid import parse_grid, untuned
 from fedlightning.compare.run import ALGORITHM
 from tests.support.comparisons import SADDLE, SMALL, TOO_FEW, WILD, arguments, table
 from tests.support.paths import ROOT
@@ -36,10 +36,18 @@ def test_grid_search_takes_the_best_values_and_tables_all(capsys):
     assert [line.split("|")[1].strip() for line in chosen] == ["FedMM", "FedAvg"]
     assert "lr=0.05" in chosen[1]
     assert sum("diverged" in line for line in lines) == 3
+    assert Path("out/table.md").read_text().endswith(" Not tuned by all of the grid: FedAvg has no mu.\n")
     assert {row["seed"] for row in table("out")} == {"0", "1"}
     assert "FedAvg: lr=0.05" in capsys.readouterr().out
     final = float(table("out")[-4]["distance"])
     assert f"{final:.4g}" in chosen[1]  # the first seed's run is the one that was chosen
+
+
+def test_algorithms_without_a_name_of_the_grid_are_told_of():
+    grid = parse_grid(["lr=0.1", "solver.momentum=0.5", "mu=[1=2]"])
+    chosen = {"A": ("a.lr=0.1", "b.mu=1"), "B": ("b.lr=0.1",), "C": ("solver.momentum=0.5",)}
+    assert untuned(grid, chosen) == "Not tuned by all of the grid: B has no mu; C has no lr, mu."
+    assert untuned(grid, {"A": chosen["A"]}) == untuned({}, {"A": ()}) == ""
 
 
 def test_grid_where_all_diverge():
