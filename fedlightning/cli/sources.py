@@ -123,7 +123,7 @@ def _arguments(definition: Definition, depth: int) -> list[str] | None:
     if depth == 0 or not isinstance(node, ast.ClassDef) or _own_method(node, "__new__") is not None:
         return None
     decorators = {_last_name(decorator) for decorator in node.decorator_list}
-    if not decorators <= {"dataclass", "final", "runtime_checkable"}:
+    if not decorators <= {"dataclass", "final", "runtime_checkable", "notes_reads_of"}:
         return None
     init = _own_method(node, "__init__")
     if init is None and "dataclass" in decorators:

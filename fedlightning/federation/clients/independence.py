@@ -40,6 +40,10 @@ QUIET, ALSO_QUIET = Quadratic(c=0.01, t=1.0), Quadratic(c=0.02, t=-1.0)
 """Functions with gradients that are a thousandth of the others', or less. With one of them in a pair, and without, a
 branch for all clients at once goes one way and the other: one that shortens all where the longest is too long, say."""
 
+TURNS = (ONE, OTHER, CHANGED, QUIET), (ONE, ALSO_QUIET, QUIET, CHANGED)
+"""Functions of both clients and of those that replace either, first from where clients stand, then from where that has
+led them: at the start their states may be equal."""
+
 STEPS, UNEQUAL_STEPS = 3, (3, 2, 1, 4)
 """Local steps, and those of both clients and of those that replace them where a cohort's take different numbers."""
 
@@ -220,60 +224,24 @@ class _Trial:
         self.changed: set[str] = set()
 
     def influence(self) -> _Influence | None:
-        """Return how a client's reply depends on another; None if it does not.
-
-        Clients are tried from where they stand and, as these may be equal, once more from where that has led them.
-        """
+        """Return how a client's reply depends on another; None if it does not."""
         states = self._table.states.of(self._ids)
-        own = [{name: rows[place : place + 1] for name, rows in states.items()} for place in (0, 1)]
-        functions = ONE, OTHER, CHANGED, CHANGED
-        starts = [_Client(k % 2, functions[k], self._steps[k], own[k % 2], is_new=k > 1) for k in range(4)]
-        for turn in range(2):
-            one, other, new_one, new_other = starts
-            pair, led = (one, other), []
-            together = self._run(*pair)
-            for place, others in ((1, (new_one, other)), (0, (one, new_other))):
-                found = self._run(*others)
-                if influence := self._of_neighbour(pair, together, place, found):
-                    return influence
-                led.append(found.states[1 - place])
-            if influence := self._of_number(pair, together) or self._of_quiet_ones(starts, together, turn):
-                return influence
-            if not any(led):
-                break
-            starts = [
-                client._replace(state={**client.state, **state})
-                for client, state in zip(starts, (*together.states, *led), strict=True)
-            ]
+        own = [{name: rows[place : place + 1] for name, rows in states.items()} for place in (0, 1)] * 2
+        for alone, functions in zip((1, 0), TURNS, strict=True):
+            one, other, new_one, new_other = (
+                _Client(k % 2, functions[k], self._steps[k], own[k], is_new=k > 1) for k in range(4)
+            )
+            pair = one, other
+            together, beside_new, beside_other = self._run(*pair), self._run(new_one, other), self._run(one, new_other)
+            for place, found in ((1, beside_new), (0, beside_other)):
+                if field := self._changed(pair, together, place, found, place, BESIDE):
+                    return _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
+            lone = None if self.draws else self._run(pair[alone])  # numbers drawn for all are others for one
+            if lone is not None and (field := self._changed(pair, together, alone, lone, 0, ALONE)):
+                return _Influence(field, self._ids[alone], _NUMBER)
+            led = *together.states, beside_new.states[0], beside_other.states[1]
+            own = [{**former, **state} for former, state in zip(own, led, strict=True)]
         return None
-
-    def _of_neighbour(self, pair: _Pair, together: _Outcome, place: int, other: _Outcome) -> _Influence | None:
-        """Return how the reply of the client at a place of a pair changed when the other one was replaced."""
-        field = self._changed(pair, together, place, other, place, BESIDE)
-        return (
-            None if field is None else _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
-        )
-
-    def _of_number(self, pair: _Pair, together: _Outcome) -> _Influence | None:
-        """Return how the reply of a client of a pair changes when it is computed alone."""
-        for place in (1, 0):
-            if self.draws:  # other numbers
-                return None
-            field = self._changed(pair, together, place, self._run(pair[place]), 0, ALONE)
-            if field is not None:
-                return _Influence(field, self._ids[place], _NUMBER)
-        return None
-
-    def _of_quiet_ones(self, starts: Sequence[_Client], together: _Outcome, turn: int) -> _Influence | None:
-        """Return how a reply changes in the first turn when others with small gradients come and go."""
-        if turn > 0:
-            return None
-        one, other, new_one, new_other = starts
-        quiet, also_quiet = new_one._replace(function=QUIET), new_other._replace(function=ALSO_QUIET)
-        beside_loud = self._run(*(loud := (one, also_quiet)))
-        return self._of_neighbour((one, other), together, 1, self._run(quiet, other)) or self._of_neighbour(
-            loud, beside_loud, 1, self._run(quiet, also_quiet)
-        )
 
     def _changed(
         self, pair: _Pair, one: _Outcome, place: int, other: _Outcome, its_place: int, roundings: float
