@@ -66,7 +66,7 @@ def test_clients_are_tried_together_and_alone_in_every_phase(name, monkeypatch):
     several = len(algorithm.phases) > 1
     for index, phase in product(range(1 + several), range(len(algorithm.phases))):
         own = [clients for *where, clients in tried if where == [index, phase]]
-        assert own == 2 * [2, 2, 2, 1]
+        assert own in ([2, 2, 2, 2, 2, 1], [2, 2, 2, 2, 2, 1, 2, 2, 2, 1])
     assert {index for index, *_ in tried} == set(range(1 + several))
 
 

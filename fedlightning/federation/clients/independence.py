@@ -33,16 +33,12 @@ from fedlightning.federation.validation import name_of, tensors_of
 ONE, OTHER = Quadratic(c=1.0, t=100.0), Quadratic(c=0.2, t=-30.0)
 """Functions of two clients: so far apart that a mean or a maximum over both shows in either."""
 
-CHANGED = Quadratic(c=0.5, t=500.0)
-"""What one of them is replaced by, to see whether that changes the other one's reply."""
+NEW_ONE, NEW_OTHER = Quadratic(c=0.5, t=-500.0), Quadratic(c=0.5, t=500.0)
+"""What either is replaced by, to see whether that changes the other one's reply: each on the other side of it."""
 
 QUIET, ALSO_QUIET = Quadratic(c=0.01, t=1.0), Quadratic(c=0.02, t=-1.0)
 """Functions with gradients that are a thousandth of the others', or less. With one of them in a pair, and without, a
 branch for all clients at once goes one way and the other: one that shortens all where the longest is too long, say."""
-
-TURNS = (ONE, OTHER, CHANGED, QUIET), (ONE, ALSO_QUIET, QUIET, CHANGED)
-"""Functions of both clients and of those that replace either, first from where clients stand, then from where that has
-led them: at the start their states may be equal."""
 
 STEPS, UNEQUAL_STEPS = 3, (3, 2, 1, 4)
 """Local steps, and those of both clients and of those that replace them where a cohort's take different numbers."""
@@ -184,10 +180,12 @@ class _Outcome(NamedTuple):
     """Holds what S made-up clients reply.
 
     Attributes:
+        clients: Who they are.
         fields: All rows of the reply, ``[S, ...]``, by their names.
         states: What each of them keeps from then on.
     """
 
+    clients: Sequence[_Client]
     fields: Mapping[str, Tensor]
     states: Sequence[StatesByField]
 
@@ -224,36 +222,45 @@ class _Trial:
         self.changed: set[str] = set()
 
     def influence(self) -> _Influence | None:
-        """Return how a client's reply depends on another; None if it does not."""
-        states = self._table.states.of(self._ids)
+        """Return how a client's reply depends on another; None if it does not.
+
+        Clients are tried from where they stand and, as these may be equal, once more from where that has led them.
+        """
+        states, functions = self._table.states.of(self._ids), (ONE, OTHER, NEW_ONE, NEW_OTHER)
         own = [{name: rows[place : place + 1] for name, rows in states.items()} for place in (0, 1)] * 2
-        for alone, functions in zip((1, 0), TURNS, strict=True):
+        for turn in (0, 1):
             one, other, new_one, new_other = (
                 _Client(k % 2, functions[k], self._steps[k], own[k], is_new=k > 1) for k in range(4)
             )
-            pair = one, other
-            together, beside_new, beside_other = self._run(*pair), self._run(new_one, other), self._run(one, new_other)
-            for place, found in ((1, beside_new), (0, beside_other)):
-                if field := self._changed(pair, together, place, found, place, BESIDE):
+            together, with_new_one, with_new_other = (
+                self._run(*pair) for pair in ((one, other), (new_one, other), (one, new_other))
+            )
+            compared = [(together, 1, with_new_one), (together, 0, with_new_other)]
+            if turn == 0:
+                quiet, also_quiet = new_other._replace(function=QUIET), new_one._replace(function=ALSO_QUIET)
+                with_quiet = self._run(one, quiet)
+                compared += [(together, 0, with_quiet), (with_quiet, 1, self._run(also_quiet, quiet))]
+            for first, place, second in compared:
+                if field := self._changed(first, place, second, place, BESIDE):
                     return _Influence(field, self._ids[place], f"client {self._ids[1 - place]} beside it")
-            lone = None if self.draws else self._run(pair[alone])  # numbers drawn for all are others for one
-            if lone is not None and (field := self._changed(pair, together, alone, lone, 0, ALONE)):
+            alone = 1 - turn
+            lone = None if self.draws else self._run((one, other)[alone])  # what is drawn for all is other for one
+            if lone is not None and (field := self._changed(together, alone, lone, 0, ALONE)):
                 return _Influence(field, self._ids[alone], _NUMBER)
-            led = *together.states, beside_new.states[0], beside_other.states[1]
+            led = *together.states, with_new_one.states[0], with_new_other.states[1]
+            if not any(led):
+                break
             own = [{**former, **state} for former, state in zip(own, led, strict=True)]
         return None
 
-    def _changed(
-        self, pair: _Pair, one: _Outcome, place: int, other: _Outcome, its_place: int, roundings: float
-    ) -> str | None:
+    def _changed(self, one: _Outcome, place: int, other: _Outcome, its_place: int, roundings: float) -> str | None:
         """Return the first field in which a client's row differs from its row in another outcome; None if none does.
 
         Fields that another run of the same clients changes as well, such as the time, do not count.
 
         Args:
-            pair: The clients of the first outcome.
-            one: What they reply.
-            place: The client's place among them.
+            one: An outcome.
+            place: The client's place in it.
             other: The other outcome.
             its_place: The client's place there.
             roundings: How many count as none.
@@ -262,7 +269,7 @@ class _Trial:
         names = [name for name in mine if name in theirs and not _is_same(mine[name], theirs[name], roundings)]
         if not names:
             return None
-        again = self._run(*pair).row(place)
+        again = self._run(*one.clients).row(place)
         return next((name for name in names if _is_same(mine[name], again.get(name), 0.0)), None)
 
     def _run(self, *clients: _Client) -> _Outcome:
@@ -278,10 +285,8 @@ class _Trial:
         self.changed.update(changed)
         kept, _ = self._table.new_states(reply, oracle)
         own = [{name: rows[place : place + 1] for name, rows in kept.items()} for place in range(len(clients))]
-        return _Outcome(_rows(reply, len(clients)), own)
+        return _Outcome(clients, _rows(reply, len(clients)), own)
 
-
-_Pair = tuple[_Client, _Client]
 
 _NUMBER = "the number of clients that are computed together (or with rounding, as the sign of a number near zero does)"
 
