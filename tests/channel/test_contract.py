@@ -107,6 +107,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(name):
             assert all(torch.equal(value, theirs[part][key]) for key, value in mine[part].items())
 
 
+@pytest.mark.slow
 def test_the_wire_changes_nothing(name):
     for channel in chains_of(name):
         here, trajectory, *_ = whole_run(name, channel, Sequential)
@@ -127,6 +128,7 @@ def test_nodes_change_nothing(name, tmp_path):
         assert_same(here, there, zip(results, answered, strict=True), folder, NODES)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(name):
     def of(processes):
         federation = loop(name, channel, processes=processes)

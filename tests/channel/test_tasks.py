@@ -102,6 +102,7 @@ def test_squared_norms_are_those_of_what_adversaries_send():
     close(loop.point, torch.from_numpy(start + factor * mean), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [SCAFFOLD, FedDyn, FedMM])
 def test_methods_with_control_variates_or_duals_end_at_the_solution_through_error_feedback(make):
     algorithm = make(lr=0.05)

@@ -49,6 +49,7 @@ def test_a_file_of_the_users_own_stays_where_the_logger_writes(given):
     assert Path("metrics.csv").is_file()
 
 
+@pytest.mark.slow
 def test_a_configuration_of_a_run_stays_where_it_is_given():
     Path("config.yaml").rename("mine.yaml")
     main(arguments("fit", "--config=mine.yaml", *HERE))
@@ -60,6 +61,7 @@ def test_a_configuration_of_a_run_stays_where_it_is_given():
     assert Path("config.yaml").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_configuration_that_an_earlier_run_wrote_is_replaced():
     Path("config.yaml").rename("mine.yaml")
     for seed in (4, 5):
@@ -67,6 +69,7 @@ def test_a_configuration_that_an_earlier_run_wrote_is_replaced():
         assert yaml.safe_load(Path("config.yaml").read_text())["seed_everything"] == seed
 
 
+@pytest.mark.slow
 def test_sections_from_files_of_their_own_are_saved_within():
     data = yaml.safe_load(Path("config.yaml").read_text())["data"]
     Path("data.yaml").write_text(f"# mine\n{yaml.safe_dump(data)}")

@@ -312,6 +312,7 @@ def test_what_the_library_objects_to_ends_with_a_sentence():
         main(["fit", *of("classification", "fed_avg"), *MISSING, *SMALL])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_comparisons_end_with_a_sentence_too(jobs):
     base, algorithm = (str(CONFIGS / "classification" / f"{name}.yaml") for name in ("base", "fed_avg"))

@@ -42,6 +42,7 @@ def test_a_file_in_the_way_of_a_fit_takes_a_line(folder, tmp_path):
     assert said.endswith(f". Give another folder ({SAVE_DIR}=...).")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_file_in_the_way_of_a_comparison_takes_a_line(jobs):
     Path("taken").touch()

@@ -22,6 +22,7 @@ def test_a_grid_over_an_unknown_name():
         compare(**arguments(grid=["lrr=0.1"]))
 
 
+@pytest.mark.slow
 def test_grid_search_takes_the_best_values_and_tables_all(capsys):
     compare(
         **arguments(

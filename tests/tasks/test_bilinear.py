@@ -71,6 +71,7 @@ def test_noise_has_its_deviation():
     assert torch.stack(gradients).std(0).mean() == pytest.approx(0.5, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [BilinearL1, BilinearNuclear])
 def test_fe_dual_ex_closes_the_gap(make, tmp_path):
     torch.manual_seed(0)

@@ -82,6 +82,7 @@ def test_fed_cp_sends_the_mean_of_both_heads():
     assert (own - before).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_fed_cp_resumes_bit_for_bit_and_vectorizes(tmp_path):
     ends = []
     for oracle, stops in ((Vectorized(), (4,)), (Vectorized(), (2, 4)), (Sequential(), (4,))):

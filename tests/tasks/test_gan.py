@@ -76,6 +76,7 @@ def test_vectorised_and_sequential_players_agree(non_saturating):
     torch.testing.assert_close(points[0], points[1], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Hyper-parameter 'network'")
 def test_scores_and_sample_grids(tmp_path):
     torch.manual_seed(0)

@@ -54,6 +54,7 @@ def distance(name, channel, times=2, size=None):
     return float((end - task.solution).norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SCAFFOLD", "FedMM", "FedMM over all", "FedADMMGong"])
 def test_error_feedback_reaches_the_saddle_where_the_largest_entries_alone_stall(name):
     assert distance(name, Channel(client=[TopK(0.3)])) > 0.1

@@ -117,6 +117,7 @@ def test_scaffold_follows_a_loop_over_clients(rule, aggregate, attack, forged):
         np.testing.assert_allclose(point.numpy(), z, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RULES if name != "centred clipping"])  # its radius suits no scale
 @pytest.mark.parametrize("make", [FedAvg, partial(FedMM, mu=5.0), SCAFFOLD, FedAPM])
 @pytest.mark.filterwarnings("ignore:.*NaN or infinite")
