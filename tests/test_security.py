@@ -259,6 +259,7 @@ def test_what_is_not_poisoned_loads(name, real, canaries):
     assert not canaries.dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimized", "dual", "classes"])
 def test_every_place_of_a_checkpoint_can_be_poisoned(name, real, canaries, tmp_path):
     cls, path = real[name]

@@ -67,6 +67,7 @@ def test_the_mean_over_the_cohort_misses_the_solution():
     assert duals[100:].min() > 1e-2
 
 
+@pytest.mark.slow
 def test_fed_apm_weighs_clients_by_their_samples():
     algorithm, sizes = fl.FedAPM(**APM), [1, 5, 2, 8, 3, 1]
     task = personal_quadratic(algorithm, dim_shared=3, dim_personal=2)

@@ -117,6 +117,7 @@ def test_the_wire_changes_nothing(name):
         assert here.server.traffic == there.server.traffic
 
 
+@pytest.mark.slow
 def test_nodes_change_nothing(name, tmp_path):
     algorithm = CASES[name].algorithm()
     for place, channel in enumerate(chains_of(name)):

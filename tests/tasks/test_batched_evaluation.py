@@ -119,6 +119,7 @@ def test_batch_statistics_are_the_clients_own_and_dropout_is_off(buffers):
     check(results)
 
 
+@pytest.mark.slow
 def test_convolutions_and_two_heads():
     check(both(PersonalizedClassification, FedAvg(0.05), TwoLayerCNN(1, 8, hidden=16), personal=["head"]))
     data = lambda: digits(class_counts=True)  # noqa: E731

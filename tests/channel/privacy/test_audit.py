@@ -93,6 +93,7 @@ def claimed(multiplier, rounds=4, delta=1e-5):
     return optimize.brentq(excess, 0.0, 100.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplier", [2.0, 6.0])
 @pytest.mark.parametrize("noise", [GaussianNoise, DistributedGaussianNoise])
 def test_a_fit_tells_no_more_than_it_claims(tmp_path, noise, multiplier):

@@ -76,6 +76,7 @@ def test_a_layer_is_personal_as_well_if_its_parameters_are_named_one_by_one():
     assert torch.equal(first.net[4].running_mean, second.net[4].running_mean)  # its bias is shared
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Ditto keeps a model of each client")
 def test_a_personal_model_keeps_its_own_statistics_where_they_stay_on_the_client():
     task = Normed(Ditto(0.05, lam=0.0, lr_own=0.1), buffers="local").double()

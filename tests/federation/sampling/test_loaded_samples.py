@@ -60,6 +60,7 @@ class OfSeveral(Augmented):
         return [self[place] for place in places]
 
 
+@pytest.mark.slow
 def test_what_a_data_set_draws_belongs_to_the_request():
     """Neither who draws before nor the processes count; the global generators stay where they are."""
 
