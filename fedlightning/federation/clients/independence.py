@@ -71,17 +71,17 @@ class Independence:
             table: What the clients keep, which stays as it is.
         """
         self._table = table
-        self._samples: Any = torch.zeros(2, 1)
+        self._samples: Any = torch.zeros(1)
         self._times: Counter[tuple[int, bool]] = Counter()  # by phase, and whether steps differed
         self._told: set[str] = set()  # names of functions that were warned of or could not be tried
         self._untold: list[str] = []
 
     def show(self, samples: Any) -> None:
-        """Take a client's minibatch, and one as large that is filled with its first sample.
+        """Take a client's minibatch for the made-up clients, whose functions do not depend on it.
 
-        Algorithms may look at samples; the made-up functions do not depend on them.
+        Algorithms may look at samples.
         """
-        self._samples = map_tensors(lambda leaf: torch.stack([leaf[:1].expand(leaf.shape), leaf]), samples)
+        self._samples = map_tensors(torch.clone, samples)
 
     def require(self, cohort: Cohort, request: Request, selection: OracleSelection) -> None:
         """Check that what clients reply in a phase does not depend on those that are computed beside them.
@@ -124,10 +124,12 @@ class Independence:
                 "client's random numbers by oracle.uniform; or move what needs all clients into server_update. "
                 f"{settings({'model.self_check': 'off'})} accepts it as it is."
             )
-        if name not in self._told and (trial.draws or trial.changed):
+        keeps = _KEEPS.format(", ".join(sorted(trial.changed)))
+        for is_so, what in ((trial.draws, _DRAWS), (bool(trial.changed), keeps)):
+            if is_so and name not in self._told:
+                warnings.warn(f"{name} {what}", UserWarning, stacklevel=2)
+        if trial.draws or trial.changed:
             self._told.add(name)
-            keeps = _KEEPS.format(", ".join(sorted(trial.changed)))
-            warnings.warn(f"{name} {_DRAWS if trial.draws else keeps}", UserWarning, stacklevel=2)
 
     def tell(self, selection: OracleSelection) -> None:
         """Report what could not be checked, once a phase has gone well: what went wrong in it says more."""
@@ -139,7 +141,7 @@ class Independence:
         """Return whether the clients of a phase are to be tried once more, and count it."""
         if self._times[phase, True] == most:
             return False
-        differ = len({len(member.index) for member in cohort.members[:LOOKED_AT]}) > 1
+        differ = len(_steps_of(cohort)) > 1
         if self._times[phase, differ] == most:
             return False
         self._times[phase, differ] += 1
@@ -215,7 +217,7 @@ class _Trial:
         self._ids = [member.id for member in ends]
         self._like, self._shapes = cohort, Shapes()
         draws = table.algorithm.phases[request.stamp.phase].draws
-        counts = {len(each.index) for each in (*cohort.members[:LOOKED_AT], cohort.members[-1])}
+        counts = _steps_of(cohort)
         few = min(STEPS * draws, max(counts))
         self._steps = [few] * 4 if len(counts) == 1 else [steps * draws for steps in UNEQUAL_STEPS]
         self.draws = False
@@ -278,7 +280,7 @@ class _Trial:
         steps = torch.tensor([client.steps for client in clients]).to(self._like.device, self._like.dtype)
         states = {name: torch.cat([client.state[name] for client in clients]) for name in clients[0].state}
         evaluate = Quadratics([client.function for client in clients], self._shapes)
-        data = MadeUpData(steps, self._samples, [int(client.is_new) for client in clients])
+        data = MadeUpData(steps, self._samples, [client.is_new for client in clients])
         seeds = [derive_seed(seed_of(self._request, self._ids[each.place]), int(each.is_new)) for each in clients]
         reply, oracle, draws, changed = rehearsed(self._table, ids, data, self._request, evaluate, states, seeds)
         self.draws |= draws
@@ -289,6 +291,11 @@ class _Trial:
 
 
 _NUMBER = "the number of clients that are computed together (or with rounding, as the sign of a number near zero does)"
+
+
+def _steps_of(cohort: Cohort) -> set[int]:
+    """Return the numbers of minibatches that some clients of a cohort take, the first and the last among them."""
+    return {len(member.index) for member in (*cohort.members[:LOOKED_AT], cohort.members[-1])}
 
 
 def _rows(reply: Reply, count: int) -> dict[str, Tensor]:

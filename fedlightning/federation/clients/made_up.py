@@ -92,16 +92,16 @@ class MadeUpData:
         steps: Number of minibatches of each client, ``[S]``.
     """
 
-    def __init__(self, steps: Tensor, samples: Any, kinds: Sequence[int]) -> None:
-        """Take the steps of S clients, minibatches of one client in any structure, and which of them each client has.
+    def __init__(self, steps: Tensor, samples: Any, is_new: Sequence[bool]) -> None:
+        """Take the steps of S clients, and samples for them.
 
         Args:
             steps: Number of minibatches of each client, ``[S]``.
-            samples: Minibatches of a client, with leaves ``[kinds, B, ...]``.
-            kinds: The place of each client's own among them.
+            samples: A minibatch, with leaves ``[B, ...]``.
+            is_new: Which clients have it as it is; in that of the others its first sample stands B times.
         """
         self.steps = steps
-        self._samples, self._kinds = samples, kinds
+        self._samples, self._is_new = samples, is_new
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -118,8 +118,10 @@ class MadeUpData:
         yield torch.arange(len(self), device=self.steps.device), self._gathered()
 
     def _gathered(self, rows: Rows | None = None) -> Any:
-        kinds = self._kinds if rows is None else [self._kinds[place] for place in rows.places]
-        return map_tensors(lambda leaf: leaf[kinds], self._samples)
+        is_new = self._is_new if rows is None else [self._is_new[place] for place in rows.places]
+        return map_tensors(
+            lambda leaf: torch.stack([leaf if new else leaf[:1].expand(leaf.shape) for new in is_new]), self._samples
+        )
 
 
 def _shape(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from fedlightning.local.torch_optimizers import name_of_optimizer
 from fedlightning.oracle import GradientOracle
 
 _COMES_FROM = {
-    "local_optimizer": "federate takes it from the module's optimizer, and none from plain SGD",
+    "local_optimizer": "federate takes it from the module's optimizer, unless that is plain SGD",
     "local_clip": "federate takes it from Trainer(gradient_clip_val=...)",
 }
 """Where a setting may come from that no line of the user's names."""
