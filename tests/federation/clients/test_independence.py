@@ -460,6 +460,16 @@ def test_what_is_kept_between_calls_is_told(algorithm, place):
         fit(algorithm)
 
 
+class NoisyAndHoarding(Noisy, Hoarding):
+    def sent(self, d, oracle):
+        return Hoarding.sent(self, Noisy.sent(self, d, oracle), oracle)
+
+
+def test_who_draws_and_keeps_something_is_told_of_both():
+    with pytest.warns(UserWarning, match="client_update draws"), pytest.warns(UserWarning, match="update changes self"):
+        fit(NoisyAndHoarding(0.05))
+
+
 def test_a_client_that_is_computed_alone_does_not_hide_those_that_are_together():
     data = FederatedDataModule.from_datasets(clients(sizes=(12, 9, 9, 9)), batch_size=None, local_steps=2)
     with pytest.raises(ValueError, match="changes with"):
